@@ -1,0 +1,21 @@
+//! Leader election for Node.js services.
+//!
+//! Data flows one way, and dependencies with it:
+//!
+//! ```text
+//! node        JavaScript's handles and callbacks; the only module that knows napi
+//!   cluster     the elections of this process and the thread that they run on
+//!     config      JSON to configuration
+//!     campaign    drives one candidate against one backend: timers, hints, commands
+//!       candidate   the election of one instance, pure: (now, input) -> outputs
+//!         timing      every deadline, with its reason
+//!         lease       the words: election, instance, owner, token, reason
+//!           clock       the clock that counts suspension
+//!       backend     what holds the lease; knows `lease` and `clock` only
+//! ```
+
+pub mod backend;
+pub mod candidate;
+pub mod clock;
+pub mod lease;
+pub mod timing;

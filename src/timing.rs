@@ -1,0 +1,364 @@
+//! Every duration and deadline of an election, in one place, each with its reason.
+//!
+//! L is `leaseDuration`, R is `renewInterval`, S is how long a leader trusts its last successful
+//! attempt. S counts from the moment *before* that attempt was sent: the store cannot have started
+//! the lease earlier, so whatever the network did, S ends before the lease does.
+//!
+//! Two clocks may run at rates that differ by a fraction rho. A follower waits L by its own clock (or
+//! by the store's); a leader stops after S by its own. They never overlap while
+//! `S * (1 + rho) <= L * (1 - rho)`, that is `rho <= (L - S) / (L + S)`: 20 % with the defaults.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::clock::Moment;
+
+/// `leaseDuration` unless it is given.
+pub const DEFAULT_LEASE: Duration = Duration::from_secs(15);
+/// `renewInterval` unless it is given.
+pub const DEFAULT_RENEW: Duration = Duration::from_secs(5);
+
+/// Nobody needs a lease of more than a day, and a slip of a unit (microseconds for milliseconds) would
+/// bar the election for years.
+const LONGEST_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
+/// An interval below this is a load test, not an election.
+const SHORTEST_RENEW: Duration = Duration::from_millis(50);
+/// The least that a leader stays away from the end of its lease: timers fire late, callbacks take
+/// their time to hear of it, and stores round.
+const MARGIN: Duration = Duration::from_millis(250);
+/// Long leases keep at least this part of themselves as margin, for the drift of real clocks.
+const MARGIN_DIVISOR: u32 = 100;
+/// The least time between sending a renewal and the deadline: one round trip to a slow store.
+const SHORTEST_ATTEMPT: Duration = Duration::from_millis(100);
+/// A follower that waits for an expiry adds up to this, so that several do not all ask at once...
+const LONGEST_JITTER: Duration = Duration::from_millis(50);
+/// ...but never more than this part of the lease, so that short leases are taken over promptly.
+const JITTER_DIVISOR: u32 = 300;
+/// No two attempts of one instance follow each other faster than this, whatever wakes it.
+const SHORTEST_GAP: Duration = Duration::from_millis(10);
+/// After a failure an instance tries again after R/8, R/4, R/2, and then every R.
+const QUICK_RETRIES: u32 = 3;
+/// A follower that is told of every renewal still asks the store itself once in so many leases.
+const LEASES_BETWEEN_CHECKS: u32 = 4;
+/// A release is tried this often.
+pub const RELEASE_TRIES: u32 = 3;
+/// `stallTimeout` in leases unless it is given.
+const STALL_LEASES: u32 = 4;
+
+/// The validated numbers of one election.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Timing {
+    lease: Duration,
+    renew: Duration,
+    lead_limit: Duration,
+}
+
+/// Why numbers were refused. Names the parameter and the cure; the caller knows the value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BadTiming {
+    pub parameter: &'static str,
+    /// Words that follow "must".
+    pub rule: String,
+}
+
+impl Timing {
+    /// `lead_limit` shortens S; `None` is the formula of [`Timing::lead_limit`].
+    pub fn new(
+        lease: Duration,
+        renew: Duration,
+        lead_limit: Option<Duration>,
+    ) -> Result<Self, BadTiming> {
+        let refuse = |parameter, rule| Err(BadTiming { parameter, rule });
+        if renew < SHORTEST_RENEW {
+            return refuse(
+                "renewInterval",
+                format!("be at least {}", Millis(SHORTEST_RENEW)),
+            );
+        }
+        if lease > LONGEST_LEASE {
+            return refuse(
+                "leaseDuration",
+                format!("be at most {} (24 hours)", Millis(LONGEST_LEASE)),
+            );
+        }
+        if renew >= lease {
+            return refuse(
+                "renewInterval",
+                format!(
+                    "be lower than leaseDuration, {}; a third of it is usual",
+                    Millis(lease)
+                ),
+            );
+        }
+        let latest = latest_stop(lease);
+        let usual = latest.min((lease + renew) / 2);
+        let limit = lead_limit.unwrap_or(usual);
+        if limit > latest {
+            return refuse(
+                "leadLimit",
+                format!(
+                    "be at most {}: leaseDuration less a margin of {}",
+                    Millis(latest),
+                    Millis(lease.saturating_sub(latest))
+                ),
+            );
+        }
+        if limit < renew + SHORTEST_ATTEMPT {
+            let parameter = if lead_limit.is_some() {
+                "leadLimit"
+            } else {
+                "renewInterval"
+            };
+            return refuse(
+                parameter,
+                format!(
+                    "leave at least {} for a renewal: a leader of {} leases stops {} after its last \
+                     success, and renews every {}",
+                    Millis(SHORTEST_ATTEMPT),
+                    Millis(lease),
+                    Millis(limit),
+                    Millis(renew)
+                ),
+            );
+        }
+        Ok(Self {
+            lease,
+            renew,
+            lead_limit: limit,
+        })
+    }
+
+    pub const fn lease(&self) -> Duration {
+        self.lease
+    }
+
+    pub const fn renew_interval(&self) -> Duration {
+        self.renew
+    }
+
+    /// S: how long a leader trusts an attempt that it sent at the anchor and that was granted for
+    /// `valid_for`. `min((L + R) / 2, L - max(250 ms, 1 %))`: the first term leaves the same room for
+    /// drift as for late renewals, the second keeps a margin where R is close to L. A store that
+    /// granted less than L shortens it.
+    pub fn lead_limit(&self, valid_for: Duration) -> Duration {
+        self.lead_limit.min(latest_stop(valid_for))
+    }
+
+    /// The fraction by which two clocks may differ in rate: `(L - S) / (L + S)`.
+    pub fn drift_allowed(&self) -> f64 {
+        let (lease, limit) = (self.lease.as_secs_f64(), self.lead_limit.as_secs_f64());
+        (lease - limit) / (lease + limit)
+    }
+
+    /// Said aloud when the configuration starts: R above L/2 leaves clocks less room than is usual.
+    pub fn leaves_little_room(&self) -> bool {
+        self.renew * 2 > self.lease
+    }
+
+    /// How long an attempt to get the lease may take. Longer than R, and one request that vanished
+    /// would break the promise that a takeover comes within L + R.
+    pub const fn campaign_limit(&self) -> Duration {
+        self.renew
+    }
+
+    /// How long one renewal may take when failures are retried: two fit between R and S.
+    pub fn retried_renewal_limit(&self) -> Duration {
+        self.lead_limit.saturating_sub(self.renew) / 2
+    }
+
+    /// How long one release may take. Three of them fit into R.
+    pub fn release_limit(&self) -> Duration {
+        self.renew / RELEASE_TRIES
+    }
+
+    /// How long to wait after the `failures`th failure in a row, counted from its send.
+    pub fn retry_after(&self, failures: u32) -> Duration {
+        let halvings = QUICK_RETRIES.saturating_sub(failures.saturating_sub(1));
+        (self.renew / 2_u32.pow(halvings)).max(SHORTEST_GAP)
+    }
+
+    /// The least time between the sends of two attempts.
+    pub const fn shortest_gap(&self) -> Duration {
+        SHORTEST_GAP
+    }
+
+    /// When a follower that hears of no renewal asks again, if the lease runs for `remaining` more:
+    /// it must look every R, since only so it sees a release.
+    pub fn next_look(&self, remaining: Option<Duration>, jitter: Jitter) -> Duration {
+        match remaining {
+            Some(remaining) => self.renew.min(self.at_expiry(remaining, jitter)),
+            // Earlier than R, never later: the promise of L + R counts on it.
+            None => self.renew.saturating_sub(jitter.of(self.renew / 10)),
+        }
+    }
+
+    /// When a follower that is told of releases asks again: at the expiry.
+    pub fn at_expiry(&self, remaining: Duration, jitter: Jitter) -> Duration {
+        (remaining + jitter.of(LONGEST_JITTER.min(self.lease / JITTER_DIVISOR))).max(SHORTEST_GAP)
+    }
+
+    /// The longest that a follower believes hints alone.
+    pub fn check_interval(&self) -> Duration {
+        self.lease * LEASES_BETWEEN_CHECKS
+    }
+
+    /// How long after the anchor a lost instance's work must have ended.
+    pub fn overrun_after(&self) -> Duration {
+        latest_stop(self.lease)
+    }
+
+    /// How long a candidate stays out of the election after `stepDown()` without a pause.
+    pub fn default_pause(&self) -> Duration {
+        self.lease
+    }
+
+    /// `stopTimeout` unless it is given: what the deadline leaves for callbacks.
+    pub fn default_stop_timeout(&self) -> Duration {
+        self.lease
+    }
+
+    /// `stallTimeout` unless it is given.
+    pub fn default_stall_timeout(&self) -> Duration {
+        self.lease * STALL_LEASES
+    }
+}
+
+/// The latest that a leader may stop under a lease of this length.
+fn latest_stop(lease: Duration) -> Duration {
+    lease.saturating_sub(MARGIN.max(lease / MARGIN_DIVISOR))
+}
+
+/// The moment before a request was sent. A deadline can be made from nothing else: not from the
+/// receipt of an answer, and not from a moment of somebody else's clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Anchor(Moment);
+
+impl Anchor {
+    /// Call this before sending.
+    pub const fn before_sending(now: Moment) -> Self {
+        Self(now)
+    }
+
+    pub fn plus(self, duration: Duration) -> Moment {
+        self.0 + duration
+    }
+}
+
+/// A random part of a duration, from 0 to all of it.
+#[derive(Debug, Clone, Copy)]
+pub struct Jitter(u16);
+
+impl Jitter {
+    pub const NONE: Self = Self(0);
+
+    pub const fn from_bits(bits: u16) -> Self {
+        Self(bits)
+    }
+
+    fn of(self, whole: Duration) -> Duration {
+        whole * u32::from(self.0) / u32::from(u16::MAX)
+    }
+}
+
+struct Millis(Duration);
+
+impl fmt::Display for Millis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ms", self.0.as_millis())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn ms(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    fn timing(lease: u64, renew: u64) -> Timing {
+        Timing::new(ms(lease), ms(renew), None).unwrap()
+    }
+
+    #[test]
+    fn a_leader_stops_at_the_middle_of_lease_and_interval_or_a_margin_before_the_end() {
+        for (lease, renew, stop) in [
+            (15_000, 5_000, 10_000),
+            (1_500, 500, 1_000),
+            (1_000, 600, 750),
+            (60_000, 59_000, 59_400),
+            (30_000, 10_000, 20_000),
+        ] {
+            assert_eq!(
+                timing(lease, renew).lead_limit(ms(lease)),
+                ms(stop),
+                "{lease}/{renew}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_shorter_grant_shortens_the_trust() {
+        assert_eq!(timing(15_000, 5_000).lead_limit(ms(4_000)), ms(3_750));
+        assert_eq!(timing(15_000, 5_000).lead_limit(ms(100)), ms(0));
+    }
+
+    #[test]
+    fn the_defaults_allow_a_drift_of_20_percent() {
+        assert!((timing(15_000, 5_000).drift_allowed() - 0.2).abs() < 1e-9);
+    }
+
+    #[test]
+    fn numbers_without_room_for_a_renewal_are_refused_by_name() {
+        for (lease, renew, limit, parameter) in [
+            (5_000, 5_000, None, "renewInterval"),
+            (5_000, 15_000, None, "renewInterval"),
+            (0, 0, None, "renewInterval"),
+            (15_000, 1, None, "renewInterval"),
+            (15_000, 14_999, None, "renewInterval"),
+            (300, 100, None, "renewInterval"),
+            (86_400_001, 5_000, None, "leaseDuration"),
+            (15_000, 5_000, Some(14_751), "leadLimit"),
+            (15_000, 5_000, Some(5_000), "leadLimit"),
+        ] {
+            let refused = Timing::new(ms(lease), ms(renew), limit.map(ms)).unwrap_err();
+            assert_eq!(
+                refused.parameter, parameter,
+                "{lease}/{renew}: {}",
+                refused.rule
+            );
+        }
+    }
+
+    #[test]
+    fn a_lead_limit_of_ones_own_counts() {
+        let own = Timing::new(ms(15_000), ms(2_000), Some(ms(10_000))).unwrap();
+        assert_eq!(own.lead_limit(ms(15_000)), ms(10_000));
+    }
+
+    #[test]
+    fn retries_start_quickly_and_settle_at_the_interval() {
+        let timing = timing(15_000, 5_000);
+        let waits: Vec<_> = (1..=5).map(|n| timing.retry_after(n).as_millis()).collect();
+        assert_eq!(waits, [625, 1_250, 2_500, 5_000, 5_000]);
+    }
+
+    #[test]
+    fn a_follower_wakes_at_the_expiry_and_at_the_latest_after_the_interval() {
+        let timing = timing(15_000, 5_000);
+        assert_eq!(timing.next_look(Some(ms(2_000)), Jitter::NONE), ms(2_000));
+        assert_eq!(
+            timing.next_look(Some(ms(12_000)), Jitter::from_bits(u16::MAX)),
+            ms(5_000)
+        );
+        assert_eq!(
+            timing.next_look(Some(ms(2_000)), Jitter::from_bits(u16::MAX)),
+            ms(2_050)
+        );
+        assert_eq!(timing.at_expiry(ms(12_000), Jitter::NONE), ms(12_000));
+        assert_eq!(
+            timing.next_look(None, Jitter::from_bits(u16::MAX)),
+            ms(4_500)
+        );
+    }
+}
