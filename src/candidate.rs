@@ -269,6 +269,11 @@ impl Candidate {
         self.seen.as_ref()
     }
 
+    /// The request whose answer still counts. Any other may be cancelled.
+    pub fn pending_request(&self) -> Option<RequestId> {
+        self.pending.as_ref().map(|pending| pending.id)
+    }
+
     /// When to send [`Input::Tick`], at the latest.
     pub fn wake_at(&self) -> Moment {
         let mut wake = match &self.pending {

@@ -15,7 +15,14 @@
 //! ```
 
 pub mod backend;
+pub mod campaign;
 pub mod candidate;
 pub mod clock;
 pub mod lease;
+pub mod term;
 pub mod timing;
+
+/// What `term` shares between threads with; a test of every interleaving brings its own.
+mod atomics {
+    pub use std::sync::atomic::{AtomicU64, Ordering};
+}

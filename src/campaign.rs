@@ -1,0 +1,407 @@
+//! Drives one candidate against one backend: the timers, the requests, the watch and the commands.
+//!
+//! All decisions are the candidate's. This module owns no rule of the election; it carries inputs in
+//! and outputs out, on the clock that it is given.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tracing::{Instrument, Span};
+
+use crate::backend::{Attempt, Backend, BackendError};
+use crate::candidate::{Answer, Candidate, Input, Op, Output, Request, RequestId, Rules};
+use crate::clock::{Clock, Moment};
+use crate::lease::{ElectionName, FailureKind, Hint, Leader, LossReason, Owner, Token};
+use crate::term::Term;
+
+/// Hints that may wait. More are dropped: they only ever say "look again".
+const HINT_QUEUE: usize = 32;
+
+/// What the application wants of a running campaign.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Command {
+    CallbacksEnded(Token),
+    StepDown { pause: Duration },
+    LoopStalled,
+    LoopTurning,
+    Stop,
+}
+
+/// What a campaign tells, in order.
+#[derive(Debug, Clone)]
+pub enum Event {
+    Promoted(Arc<Term>),
+    Demoted {
+        token: Token,
+        reason: LossReason,
+    },
+    LeaderChanged(Leader),
+    Overrun {
+        token: Token,
+    },
+    /// Something needs a person: told once, until it has passed.
+    Trouble {
+        code: &'static str,
+        message: String,
+        fatal: bool,
+    },
+}
+
+/// Where events go.
+pub type Tell = Box<dyn Fn(Event) + Send + Sync>;
+
+/// A backend, prepared before its first use. Preparing is tried again until it worked.
+#[derive(Debug)]
+pub struct Store {
+    backend: Arc<dyn Backend>,
+    prepared: tokio::sync::OnceCell<()>,
+}
+
+impl Store {
+    pub fn new(backend: Arc<dyn Backend>) -> Self {
+        Self {
+            backend,
+            prepared: tokio::sync::OnceCell::new(),
+        }
+    }
+
+    pub fn backend(&self) -> &Arc<dyn Backend> {
+        &self.backend
+    }
+
+    pub async fn prepare(&self) -> Result<(), BackendError> {
+        self.prepared
+            .get_or_try_init(|| self.backend.prepare())
+            .await
+            .copied()
+    }
+}
+
+/// Everything that one campaign needs.
+#[derive(Debug)]
+pub struct Campaign {
+    pub election: ElectionName,
+    pub store: Arc<Store>,
+    pub clock: Arc<dyn Clock>,
+    pub commands: mpsc::UnboundedReceiver<Command>,
+    /// Changes when timers cannot be trusted: the machine was suspended.
+    pub woken: watch::Receiver<u64>,
+}
+
+type InFlight = (
+    RequestId,
+    Pin<Box<dyn Future<Output = Result<Answer, BackendError>> + Send>>,
+);
+
+impl Campaign {
+    /// Campaigns until it is told to stop and the lease is released or left to its expiry. Returns
+    /// early only if every sender of commands is gone.
+    pub async fn run(mut self, owner: Owner, rules: Rules, tell: &Tell) {
+        let backend = self.store.backend().clone();
+        let lease = rules.timing.lease();
+        let (hints, mut hinted) = mpsc::channel(HINT_QUEUE);
+        let watch = WatchTask::start(
+            &backend,
+            &self.election,
+            hints,
+            rules.timing.renew_interval(),
+        );
+        let span =
+            tracing::info_span!("election", election = %self.election, instance = %owner.instance);
+        let mut driver = Driver {
+            candidate: Candidate::new(owner, rules, self.clock.now()),
+            store: &self.store,
+            election: &self.election,
+            lease,
+            term: None,
+            term_span: span.clone(),
+            span,
+            in_flight: None,
+            last_error: None,
+            tell,
+        };
+        let mut stopped = driver.handle(self.clock.now(), Input::Tick);
+        while !stopped {
+            let wake = driver.candidate.wake_at();
+            let input = tokio::select! {
+                answer = next_answer(&mut driver.in_flight) => driver.answer(answer),
+                command = self.commands.recv() => match command {
+                    Some(command) => command.into(),
+                    None => break,
+                },
+                Some(hint) = hinted.recv() => Input::Hint(hint),
+                Ok(()) = self.woken.changed() => Input::Tick,
+                () = sleep_until(&*self.clock, wake) => Input::Tick,
+            };
+            stopped = driver.handle(self.clock.now(), input);
+        }
+        drop(watch);
+    }
+}
+
+/// The state of [`Campaign::run`].
+struct Driver<'a> {
+    candidate: Candidate,
+    store: &'a Arc<Store>,
+    election: &'a ElectionName,
+    lease: Duration,
+    term: Option<Arc<Term>>,
+    span: Span,
+    term_span: Span,
+    in_flight: Option<InFlight>,
+    last_error: Option<BackendError>,
+    tell: &'a Tell,
+}
+
+impl Driver<'_> {
+    /// Returns whether the campaign is over.
+    fn handle(&mut self, now: Moment, input: Input) -> bool {
+        let mut outputs = Vec::new();
+        self.candidate.handle(now, input, &mut outputs);
+        // Readers of the deadline come before everything else: whatever an event sets off must find
+        // the truth there.
+        match (&self.term, self.candidate.leads_until()) {
+            (Some(term), Some((token, deadline))) if term.token() == token => term.extend(deadline),
+            (Some(term), _) => term.end(),
+            (None, _) => {}
+        }
+        let mut stopped = false;
+        for output in outputs {
+            stopped |= matches!(output, Output::Stopped);
+            self.act(output);
+        }
+        if self.in_flight.as_ref().map(|(id, _)| *id) != self.candidate.pending_request() {
+            self.in_flight = None; // Given up: dropping it cancels it.
+        }
+        stopped
+    }
+
+    fn act(&mut self, output: Output) {
+        let _in_span = self.term_span.clone().entered();
+        match output {
+            Output::Send(request) => self.send(request),
+            Output::Promoted { token } => self.promoted(token),
+            Output::Demoted { token, reason } => {
+                tracing::info!(reason = reason.as_str(), "no longer the leader");
+                self.term = None;
+                (self.tell)(Event::Demoted { token, reason });
+                self.term_span = self.span.clone();
+            }
+            Output::LeaderChanged(leader) => {
+                tracing::info!(leader = %leader.owner.instance, leader_token = %leader.token, "leader seen");
+                (self.tell)(Event::LeaderChanged(leader));
+            }
+            Output::Overrun { token } => {
+                tracing::warn!(%token, "the callbacks of a lost term still run although its lease ends now; another instance may lead already");
+                (self.tell)(Event::Overrun { token });
+            }
+            Output::StoreLost(kind) => self.store_lost(kind),
+            Output::StoreBack => {
+                let store = self.store.backend().describe();
+                tracing::info!(store, "the store answers again");
+            }
+            Output::IdShared(leader) => {
+                self.trouble(
+                    "id-shared",
+                    format!(
+                        "another process runs as instance {:?} too; election {} is safe, but nobody can tell the two apart: give each process its own instanceId, or none",
+                        leader.owner.instance, self.election
+                    ),
+                );
+            }
+            Output::NotReleased { token } => {
+                tracing::warn!(%token, "the lease could not be released in time; it is left to its expiry");
+            }
+            Output::TokenWentBack { token, earlier } => {
+                self.trouble(
+                    "token-went-back",
+                    format!(
+                        "{} handed out token {token} for election {} after {earlier}: it has lost data, and receivers that check tokens will refuse this term",
+                        self.store.backend().describe(), self.election
+                    ),
+                );
+            }
+            Output::Stopped => tracing::debug!("campaign stopped"),
+        }
+    }
+
+    fn promoted(&mut self, token: Token) {
+        // A term that was over before we came here is told all the same: its end follows.
+        let deadline = self
+            .candidate
+            .leads_until()
+            .map_or(Moment::ORIGIN, |(_, deadline)| deadline);
+        let term = Arc::new(Term::new(token, random_hex(), deadline));
+        self.term_span = tracing::info_span!(
+            parent: &self.span, "term", %token, trace = term.trace_id()
+        );
+        let _in_term = self.term_span.clone().entered();
+        tracing::info!("leader now");
+        self.term = Some(term.clone());
+        (self.tell)(Event::Promoted(term));
+    }
+
+    fn store_lost(&self, kind: FailureKind) {
+        let limit = BackendError::ambiguous("timeout", "no answer in time");
+        let error = self.last_error.as_ref().unwrap_or(&limit);
+        let store = self.store.backend().describe();
+        let message = format!(
+            "election {}: {store}: {error}; nobody is made leader by this instance until the store answers, and it keeps trying",
+            self.election
+        );
+        tracing::warn!(
+            store,
+            code = error.code,
+            "{error}; trying again until the store answers"
+        );
+        let fatal = kind == FailureKind::Fatal;
+        (self.tell)(Event::Trouble {
+            code: error.code,
+            message,
+            fatal,
+        });
+    }
+
+    fn trouble(&self, code: &'static str, message: String) {
+        tracing::warn!(code, "{message}");
+        (self.tell)(Event::Trouble {
+            code,
+            message,
+            fatal: false,
+        });
+    }
+
+    fn send(&mut self, request: Request) {
+        let store = self.store.clone();
+        let election = self.election.clone();
+        let owner = self.candidate.owner().clone();
+        let duration = self.lease;
+        let ask = async move {
+            store.prepare().await?;
+            let backend = store.backend();
+            let term = match request.op {
+                Op::Campaign => None,
+                Op::Renew(token) => Some(token),
+                Op::Release(token) => {
+                    return backend
+                        .release(&election, &owner, token)
+                        .await
+                        .map(Answer::Released);
+                }
+                Op::Peek => return backend.peek(&election).await.map(Answer::Seen),
+            };
+            let attempt = Attempt {
+                election: &election,
+                owner: &owner,
+                duration,
+                term,
+            };
+            backend.attempt(&attempt).await.map(Answer::Attempt)
+        };
+        tracing::debug!(op = ?request.op, "attempt");
+        self.in_flight = Some((request.id, Box::pin(ask.instrument(self.term_span.clone()))));
+    }
+
+    fn answer(&mut self, (request, result): (RequestId, Result<Answer, BackendError>)) -> Input {
+        self.in_flight = None;
+        let answer = match result {
+            Ok(answer) => {
+                self.last_error = None;
+                answer
+            }
+            Err(error) => {
+                tracing::debug!(code = error.code, "attempt failed: {error}");
+                let kind = error.kind;
+                self.last_error = Some(error);
+                Answer::Failed(kind)
+            }
+        };
+        Input::Answer { request, answer }
+    }
+}
+
+impl From<Command> for Input {
+    fn from(command: Command) -> Self {
+        match command {
+            Command::CallbacksEnded(token) => Self::CallbacksEnded(token),
+            Command::StepDown { pause } => Self::StepDown { pause },
+            Command::LoopStalled => Self::LoopStalled,
+            Command::LoopTurning => Self::LoopTurning,
+            Command::Stop => Self::Stop,
+        }
+    }
+}
+
+async fn next_answer(
+    in_flight: &mut Option<InFlight>,
+) -> (RequestId, Result<Answer, BackendError>) {
+    match in_flight {
+        Some((id, answer)) => (*id, answer.await),
+        None => std::future::pending().await,
+    }
+}
+
+/// tokio's timers do not count a suspend; `woken` tells of one.
+async fn sleep_until(clock: &dyn Clock, moment: Moment) {
+    if moment == Moment::NEVER {
+        return std::future::pending().await;
+    }
+    tokio::time::sleep(moment.since(clock.now())).await;
+}
+
+pub(crate) fn random_u64() -> u64 {
+    getrandom::u64().expect("the system has a source of random numbers")
+}
+
+fn random_hex() -> String {
+    format!("{:016x}{:016x}", random_u64(), random_u64())
+}
+
+/// A watch that is started again should it ever end or panic. Ends when dropped.
+struct WatchTask(Option<tokio::task::JoinHandle<()>>);
+
+impl WatchTask {
+    fn start(
+        backend: &Arc<dyn Backend>,
+        election: &ElectionName,
+        hints: mpsc::Sender<Hint>,
+        pause: Duration,
+    ) -> Self {
+        let (backend, election) = (backend.clone(), election.clone());
+        if !backend.capabilities().notifies {
+            return Self(None);
+        }
+        Self(Some(tokio::spawn(async move {
+            while let Some(watch) = backend.clone().watch(election.clone(), hints.clone()) {
+                let mut watch = AbortOnDrop(tokio::spawn(watch));
+                let end = (&mut watch.0).await;
+                tracing::warn!(
+                    panicked = end.is_err(),
+                    "the watch on {election} ended; it is started again"
+                );
+                if hints.send(Hint::Blind).await.is_err() {
+                    return;
+                }
+                tokio::time::sleep(pause).await;
+            }
+        })))
+    }
+}
+
+impl Drop for WatchTask {
+    fn drop(&mut self) {
+        if let Some(task) = &self.0 {
+            task.abort();
+        }
+    }
+}
+
+struct AbortOnDrop(tokio::task::JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
