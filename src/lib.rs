@@ -18,6 +18,7 @@ pub mod backend;
 pub mod campaign;
 pub mod candidate;
 pub mod clock;
+pub mod config;
 pub mod lease;
 pub mod term;
 pub mod timing;

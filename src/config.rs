@@ -1,0 +1,782 @@
+//! JSON to configuration. Every bad value is refused here, with its name, the value and the cure.
+//!
+//! Knows no file system and no store: the caller found the text, and says where; the store's URL is
+//! judged by the table of backends.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+use crate::candidate::OnRenewError;
+use crate::lease::{ElectionName, InstanceId};
+use crate::timing::{DEFAULT_LEASE, DEFAULT_RENEW, Timing};
+
+/// The longest part of a bad value that an error repeats.
+const SHOWN_VALUE: usize = 60;
+/// How many letters a misspelt key may differ by, to be taken for the known one.
+const MISSPELT: usize = 3;
+/// JavaScript passes what JSON cannot hold as an object with this one key.
+const FOREIGN_VALUE: &str = "$value";
+
+/// A validated configuration of one process.
+#[derive(Debug, Clone)]
+pub struct Config {
+    pub kind: Kind,
+    pub election: ElectionName,
+    /// `None`: a default that is unique per process.
+    pub instance: Option<InstanceId>,
+    pub timing: Timing,
+    pub on_renew_error: OnRenewError,
+    pub on_overrun: OnOverrun,
+    pub takes_part: bool,
+    pub stop_timeout: Duration,
+    /// `None`: the watchdog of the event loop is off.
+    pub stall_timeout: Option<Duration>,
+    pub signals: bool,
+    pub keep_alive: bool,
+    /// Where relative paths and the embedded store start.
+    pub base_dir: PathBuf,
+    /// To be said once, when the cluster starts.
+    pub warnings: Vec<String>,
+    /// Two configurations with the same text are the same.
+    text: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Kind {
+    /// Always the leader, without any store.
+    Local,
+    Store {
+        /// `None`: the embedded store in its default place.
+        url: Option<String>,
+        min_replicas: Option<u32>,
+    },
+}
+
+/// What happens when the callbacks of a lost term do not end before its lease does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnOverrun {
+    Warn,
+    Exit,
+}
+
+/// Why a configuration was refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigError {
+    pub message: String,
+    /// The text is fine, but configures no cluster at all.
+    pub no_cluster: bool,
+}
+
+impl ConfigError {
+    fn new(message: String) -> Self {
+        Self {
+            message,
+            no_cluster: false,
+        }
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+impl Config {
+    /// `source` names the text in errors, `env` looks up `${NAME}`.
+    pub fn parse(
+        json: &str,
+        source: &str,
+        base_dir: &Path,
+        env: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Self, ConfigError> {
+        let value: Value = serde_json::from_str(json)
+            .map_err(|error| ConfigError::new(format!("{source}: not valid JSON: {error}")))?;
+        let section = Section::find(value, source, env)?;
+        let config = section.read(base_dir)?;
+        Ok(config)
+    }
+
+    pub fn same_as(&self, other: &Self) -> bool {
+        self.text == other.text && self.base_dir == other.base_dir
+    }
+
+    /// The name of this kind of cluster in a configuration.
+    pub fn type_name(&self) -> &'static str {
+        match self.kind {
+            Kind::Local => "LocalCluster",
+            Kind::Store { .. } => "StoreCluster",
+        }
+    }
+}
+
+/// The cluster types, and the parameters that only one of them has.
+const TYPES: [(&str, &[&str]); 4] = [
+    ("StoreCluster", &["store", "minReplicas"]),
+    (
+        "KubernetesCluster",
+        &["namespace", "config", "context", "timeout"],
+    ),
+    ("LeaderApiCluster", &["url", "resource", "identity"]),
+    ("LocalCluster", &[]),
+];
+
+/// The parameters that every type has.
+const COMMON: [&str; 14] = [
+    "type",
+    "leaseDuration",
+    "renewInterval",
+    "instanceId",
+    "leaseName",
+    "candidate",
+    "onRenewError",
+    "leadLimit",
+    "onOverrun",
+    "stopTimeout",
+    "stallTimeout",
+    "signals",
+    "keepAlive",
+    "logger",
+];
+
+/// The part of the text that describes the one cluster that counts.
+struct Section {
+    /// Where it stands, for errors: `whenleader.config.json: cluster`.
+    place: String,
+    type_name: &'static str,
+    values: Map<String, Value>,
+    warnings: Vec<String>,
+}
+
+impl Section {
+    fn find(
+        value: Value,
+        source: &str,
+        env: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Self, ConfigError> {
+        let Value::Object(mut top) = value else {
+            return Err(ConfigError::new(format!(
+                "{source}: must be an object like {{ \"cluster\": {{ \"type\": \"StoreCluster\" }} }}, not {}",
+                shown(&value)
+            )));
+        };
+        if let Some(services) = top.remove("services") {
+            return Self::of_services(services, source, env);
+        }
+        if let Some(cluster) = top.remove("cluster") {
+            if let Some((key, _)) = top.iter().next() {
+                return Err(ConfigError::new(format!(
+                    "{source}: {key} is not known beside cluster; put it inside of cluster"
+                )));
+            }
+            return Self::of_cluster(cluster, format!("{source}: cluster"), env);
+        }
+        // The parameters themselves, as in startCluster({ type: "StoreCluster", store: "..." }).
+        if top.is_empty() {
+            return Err(ConfigError {
+                message: format!(
+                    "{source}: configures no cluster; add \"cluster\": {{ \"type\": \"StoreCluster\" }}"
+                ),
+                no_cluster: true,
+            });
+        }
+        Self::of_cluster(Value::Object(top), source.to_string(), env)
+    }
+
+    fn of_services(
+        services: Value,
+        source: &str,
+        env: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Self, ConfigError> {
+        let Value::Object(services) = services else {
+            return Err(ConfigError::new(format!(
+                "{source}: services must be an object of services by name, not {}",
+                shown(&services)
+            )));
+        };
+        let mut clusters = services.into_iter().filter(|(_, service)| {
+            service
+                .get("type")
+                .and_then(Value::as_str)
+                .is_some_and(|name| known_type(name).is_some() || looks_like_ours(name))
+        });
+        let Some((name, service)) = clusters.next() else {
+            return Err(ConfigError {
+                message: format!(
+                    "{source}: no service is a cluster; its type would be one of {}",
+                    type_names()
+                ),
+                no_cluster: true,
+            });
+        };
+        let mut section = Self::of_cluster(service, format!("{source}: services.{name}"), env)?;
+        if let Some((other, _)) = clusters.next() {
+            section.warnings.push(format!(
+                "{source}: services {name} and {other} are both clusters; the first, {name}, counts"
+            ));
+        }
+        Ok(section)
+    }
+
+    fn of_cluster(
+        cluster: Value,
+        place: String,
+        env: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Self, ConfigError> {
+        let Value::Object(mut values) = cluster else {
+            return Err(ConfigError::new(format!(
+                "{place} must be an object like {{ \"type\": \"StoreCluster\" }}, not {}",
+                shown(&cluster)
+            )));
+        };
+        expand(&mut values, &place, env)?;
+        let type_name = match values.get("type") {
+            None => "StoreCluster",
+            Some(Value::String(name)) => known_type(name).ok_or_else(|| {
+                ConfigError::new(format!(
+                    "{place}.type must be one of {}, not {}{}",
+                    type_names(),
+                    shown(&Value::String(name.clone())),
+                    did_you_mean(strip_type(name), TYPES.iter().map(|(known, _)| *known)),
+                ))
+            })?,
+            Some(other) => {
+                return Err(ConfigError::new(format!(
+                    "{place}.type must be one of {}, not {}",
+                    type_names(),
+                    shown(other)
+                )));
+            }
+        };
+        Ok(Self {
+            place,
+            type_name,
+            values,
+            warnings: Vec::new(),
+        })
+    }
+
+    fn read(mut self, base_dir: &Path) -> Result<Config, ConfigError> {
+        self.refuse_unknown_keys()?;
+        let timing = self.timing()?;
+        let kind = match self.type_name {
+            "StoreCluster" => Kind::Store {
+                url: self.string(
+                    "store",
+                    "a URL like \"redis://127.0.0.1:6379\" or \"file:<directory>\"",
+                )?,
+                min_replicas: self
+                    .number("minReplicas", "a whole number of replicas")?
+                    .map(|n| {
+                        u32::try_from(n).map_err(|_| {
+                            self.bad("minReplicas", &n.into(), "be a number of replicas")
+                        })
+                    })
+                    .transpose()?,
+            },
+            "LocalCluster" => Kind::Local,
+            other => {
+                return Err(ConfigError::new(format!(
+                    "{}.type: {other} is not in this version yet; use StoreCluster",
+                    self.place
+                )));
+            }
+        };
+        let name = |field: &str, make: &dyn Fn(&str) -> Option<String>, text: &str| match make(text)
+        {
+            Some(rule) => Err(self.bad(field, &text.into(), &rule)),
+            None => Ok(()),
+        };
+        let election = self
+            .string("leaseName", "a name like \"leader\"")?
+            .unwrap_or_else(|| "leader".into());
+        name(
+            "leaseName",
+            &|text| ElectionName::new(text).err().map(|bad| bad.0),
+            &election,
+        )?;
+        let instance = self.string("instanceId", "a name that is unique per process")?;
+        if let Some(id) = &instance {
+            name(
+                "instanceId",
+                &|text| InstanceId::new(text).err().map(|bad| bad.0),
+                id,
+            )?;
+        }
+        let on_renew_error = match self.choice("onRenewError", ["stepDown", "retry"])? {
+            Some("retry") => OnRenewError::Retry,
+            _ => OnRenewError::StepDown,
+        };
+        let on_overrun = match self.choice("onOverrun", ["warn", "exit"])? {
+            Some("exit") => OnOverrun::Exit,
+            _ => OnOverrun::Warn,
+        };
+        let stop_timeout = self
+            .millis("stopTimeout")?
+            .unwrap_or_else(|| timing.default_stop_timeout());
+        let stall_timeout = match self.millis("stallTimeout")? {
+            None => Some(timing.default_stall_timeout()),
+            Some(Duration::ZERO) => None,
+            Some(limit) if limit < timing.renew_interval() => {
+                return Err(self.bad(
+                    "stallTimeout",
+                    &u64::try_from(limit.as_millis()).unwrap_or(u64::MAX).into(),
+                    "be 0 (off) or at least the renewInterval",
+                ));
+            }
+            Some(limit) => Some(limit),
+        };
+        if timing.leaves_little_room() {
+            self.warnings.push(format!(
+                "{}.renewInterval is more than half of leaseDuration: two clocks may then differ in rate by {:.0} % only; a third of leaseDuration is usual",
+                self.place,
+                (timing.drift_allowed() * 100.0).floor()
+            ));
+        }
+        let text = Value::Object(self.values.clone()).to_string();
+        Ok(Config {
+            kind,
+            election: ElectionName::new(&election).expect("checked above"),
+            instance: instance.map(|id| InstanceId::new(&id).expect("checked above")),
+            timing,
+            on_renew_error,
+            on_overrun,
+            takes_part: self.boolean("candidate")?.unwrap_or(true),
+            stop_timeout,
+            stall_timeout,
+            signals: self.boolean("signals")?.unwrap_or(true),
+            keep_alive: self.boolean("keepAlive")?.unwrap_or(false),
+            base_dir: base_dir.to_path_buf(),
+            warnings: self.warnings,
+            text,
+        })
+    }
+
+    fn timing(&self) -> Result<Timing, ConfigError> {
+        let lease = self.millis("leaseDuration")?;
+        let renew = self.millis("renewInterval")?;
+        let limit = self.millis("leadLimit")?;
+        Timing::new(
+            lease.unwrap_or(DEFAULT_LEASE),
+            renew.unwrap_or(DEFAULT_RENEW),
+            limit,
+        )
+        .map_err(|bad| {
+            let parameter = bad.parameter;
+            match self.values.get(parameter) {
+                Some(value) => self.bad(parameter, value, &bad.rule),
+                // The default does not fit to what was given.
+                None => ConfigError::new(format!(
+                    "{}.{parameter} must {}; it is not given, and its default does not fit",
+                    self.place, bad.rule
+                )),
+            }
+        })
+    }
+
+    fn refuse_unknown_keys(&self) -> Result<(), ConfigError> {
+        let own = TYPES
+            .iter()
+            .find(|(name, _)| *name == self.type_name)
+            .map_or(&[][..], |t| t.1);
+        for key in self.values.keys() {
+            let key = key.as_str();
+            if COMMON.contains(&key) || own.contains(&key) {
+                continue;
+            }
+            if let Some((owner, _)) = TYPES.iter().find(|(_, keys)| keys.contains(&key)) {
+                return Err(ConfigError::new(format!(
+                    "{}.{key} belongs to {owner}, but the type is {}; change the type or remove it",
+                    self.place, self.type_name
+                )));
+            }
+            let known = COMMON.iter().chain(own).copied();
+            return Err(ConfigError::new(format!(
+                "{}.{key} is not known{}; {} takes {}",
+                self.place,
+                did_you_mean(key, known.clone()),
+                self.type_name,
+                known.collect::<Vec<_>>().join(", ")
+            )));
+        }
+        Ok(())
+    }
+
+    fn bad(&self, parameter: &str, value: &Value, rule: &str) -> ConfigError {
+        ConfigError::new(format!(
+            "{}.{parameter} must {rule}, not {}",
+            self.place,
+            shown(value)
+        ))
+    }
+
+    fn millis(&self, parameter: &str) -> Result<Option<Duration>, ConfigError> {
+        Ok(self
+            .number(parameter, "a whole number of milliseconds")?
+            .map(Duration::from_millis))
+    }
+
+    fn number(&self, parameter: &str, what: &str) -> Result<Option<u64>, ConfigError> {
+        let Some(value) = self.values.get(parameter) else {
+            return Ok(None);
+        };
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        let whole = value.as_u64().or_else(|| {
+            // 15000.0 and 1e4 are whole numbers too.
+            value
+                .as_f64()
+                .filter(|n| n.fract() == 0.0 && (0.0..=9e15).contains(n))
+                .map(|n| n as u64)
+        });
+        match (whole, value) {
+            (Some(number), _) => Ok(Some(number)),
+            (None, Value::String(text)) => {
+                let cure = text
+                    .trim()
+                    .parse::<u64>()
+                    .map_or_else(|_| String::new(), |n| format!("; write {n} without quotes"));
+                Err(self.bad(parameter, value, &format!("be {what}{cure}")))
+            }
+            (None, _) => Err(self.bad(parameter, value, &format!("be {what}"))),
+        }
+    }
+
+    fn string(&self, parameter: &str, what: &str) -> Result<Option<String>, ConfigError> {
+        match self.values.get(parameter) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text.clone())),
+            Some(other) => Err(self.bad(parameter, other, &format!("be {what}"))),
+        }
+    }
+
+    fn boolean(&self, parameter: &str) -> Result<Option<bool>, ConfigError> {
+        match self.values.get(parameter) {
+            None => Ok(None),
+            Some(Value::Bool(yes)) => Ok(Some(*yes)),
+            Some(other) => Err(self.bad(parameter, other, "be true or false")),
+        }
+    }
+
+    fn choice(
+        &self,
+        parameter: &str,
+        choices: [&'static str; 2],
+    ) -> Result<Option<&'static str>, ConfigError> {
+        let Some(value) = self.values.get(parameter) else {
+            return Ok(None);
+        };
+        let chosen = choices
+            .into_iter()
+            .find(|choice| value.as_str() == Some(choice));
+        match chosen {
+            Some(choice) => Ok(Some(choice)),
+            None => {
+                let [first, second] = choices;
+                Err(self.bad(parameter, value, &format!("be \"{first}\" or \"{second}\"")))
+            }
+        }
+    }
+}
+
+/// The name of a type without what Webda puts around it.
+fn strip_type(name: &str) -> &str {
+    let name = name.strip_prefix("Webda/").unwrap_or(name);
+    name.strip_suffix("Service").unwrap_or(name)
+}
+
+fn known_type(name: &str) -> Option<&'static str> {
+    TYPES
+        .iter()
+        .map(|(known, _)| *known)
+        .find(|known| *known == strip_type(name))
+}
+
+/// Of a service that is surely meant to be a cluster, so that a slip in its type is not passed over.
+fn looks_like_ours(name: &str) -> bool {
+    strip_type(name).ends_with("Cluster")
+}
+
+fn type_names() -> String {
+    TYPES.map(|(name, _)| name).join(", ")
+}
+
+fn did_you_mean<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> String {
+    known
+        .map(|candidate| {
+            (
+                strsim::damerau_levenshtein(&word.to_lowercase(), &candidate.to_lowercase()),
+                candidate,
+            )
+        })
+        .min()
+        .filter(|(distance, _)| *distance <= MISSPELT)
+        .map_or_else(String::new, |(_, candidate)| {
+            format!("; did you mean {candidate}?")
+        })
+}
+
+/// A bad value as an error repeats it: short, and without a password.
+fn shown(value: &Value) -> String {
+    if let Some(foreign) = value.get(FOREIGN_VALUE).and_then(Value::as_str) {
+        return foreign.to_string();
+    }
+    let text = match value {
+        Value::String(text) => format!("{:?}", without_password(text)),
+        other => other.to_string(),
+    };
+    if text.chars().count() > SHOWN_VALUE {
+        let start: String = text.chars().take(SHOWN_VALUE).collect();
+        return format!("{start}... ({} characters)", text.chars().count());
+    }
+    text
+}
+
+/// `scheme://user:secret@host` becomes `scheme://user:***@host`.
+fn without_password(text: &str) -> String {
+    let Some((scheme, rest)) = text.split_once("://") else {
+        return text.to_string();
+    };
+    match rest.rsplit_once('@') {
+        Some((user, host)) => {
+            let user = user.split(':').next().unwrap_or_default();
+            format!("{scheme}://{user}:***@{host}")
+        }
+        None => text.to_string(),
+    }
+}
+
+/// `${NAME}` becomes the environment's value, `$${` a plain `${`.
+fn expand(
+    values: &mut Map<String, Value>,
+    place: &str,
+    env: &dyn Fn(&str) -> Option<String>,
+) -> Result<(), ConfigError> {
+    for (key, value) in values.iter_mut() {
+        let Value::String(text) = value else { continue };
+        let mut expanded = String::new();
+        let mut rest = text.as_str();
+        while let Some(at) = rest.find("${") {
+            let (before, after) = rest.split_at(at);
+            if let Some(literal) = before.strip_suffix('$') {
+                expanded.push_str(literal);
+                expanded.push_str("${");
+                rest = &after[2..];
+                continue;
+            }
+            let Some((name, tail)) = after[2..].split_once('}') else {
+                return Err(ConfigError::new(format!(
+                    "{place}.{key}: ${{ is not closed by }}; write $${{ for a plain ${{"
+                )));
+            };
+            let Some(found) = env(name) else {
+                return Err(ConfigError::new(format!(
+                    "{place}.{key} names ${{{name}}}, but the environment variable {name} is not set; set it or remove it here"
+                )));
+            };
+            expanded.push_str(before);
+            expanded.push_str(&found);
+            rest = tail;
+        }
+        expanded.push_str(rest);
+        *text = expanded;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(json: &str) -> Result<Config, ConfigError> {
+        let env = |name: &str| (name == "REDIS_PASSWORD").then(|| "pa/ss".to_string());
+        Config::parse(json, "test.json", Path::new("/app"), &env)
+    }
+
+    fn refused(json: &str) -> String {
+        parse(json).expect_err(json).message
+    }
+
+    fn cluster(parameters: &str) -> String {
+        format!(r#"{{ "cluster": {{ "type": "StoreCluster", {parameters} }} }}"#)
+    }
+
+    #[test]
+    fn all_three_forms_are_accepted_with_and_without_webdas_prefix_and_suffix() {
+        for json in [
+            r#"{ "services": { "log": { "type": "Webda/Logger" }, "c": { "type": "Webda/StoreClusterService", "leaseDuration": 15000, "renewInterval": 5000 } } }"#,
+            r#"{ "services": { "c": { "type": "StoreCluster" } } }"#,
+            r#"{ "cluster": { "type": "StoreCluster" } }"#,
+            r#"{ "cluster": {} }"#,
+            r#"{ "type": "StoreClusterService" }"#,
+        ] {
+            let config = parse(json).unwrap();
+            assert_eq!(
+                config.kind,
+                Kind::Store {
+                    url: None,
+                    min_replicas: None
+                },
+                "{json}"
+            );
+            assert_eq!(config.timing.lease(), DEFAULT_LEASE);
+            assert_eq!(config.timing.renew_interval(), DEFAULT_RENEW);
+            assert_eq!(config.election.as_str(), "leader");
+        }
+    }
+
+    #[test]
+    fn of_several_services_the_first_cluster_counts_and_the_other_is_told_of() {
+        let config = parse(
+            r#"{ "services": { "b": { "type": "StoreCluster", "leaseName": "b" }, "a": { "type": "StoreCluster", "leaseName": "a" } } }"#,
+        )
+        .unwrap();
+        assert_eq!(config.election.as_str(), "b");
+        assert!(
+            config.warnings[0].contains("services b and a"),
+            "{:?}",
+            config.warnings
+        );
+    }
+
+    #[test]
+    fn text_without_a_cluster_is_told_from_a_bad_one() {
+        for json in [
+            "{}",
+            r#"{ "services": {} }"#,
+            r#"{ "services": { "a": { "type": "Store" } } }"#,
+        ] {
+            assert!(parse(json).unwrap_err().no_cluster, "{json}");
+        }
+        assert!(!parse("[]").unwrap_err().no_cluster);
+    }
+
+    #[test]
+    fn every_bad_value_is_refused_with_its_name_the_value_and_the_cure() {
+        for (parameters, words) in [
+            (
+                r#""leaseDuration": 5000, "renewInterval": 5000"#,
+                "renewInterval must be lower than leaseDuration, 5000 ms",
+            ),
+            (
+                r#""leaseDuration": 5000, "renewInterval": 15000"#,
+                "not 15000",
+            ),
+            (
+                r#""leaseDuration": 5000"#,
+                "renewInterval must be lower than leaseDuration, 5000 ms; a third of it is usual; it is not given",
+            ),
+            (
+                r#""leaseDuration": 0, "renewInterval": 0"#,
+                "renewInterval must be at least 50 ms, not 0",
+            ),
+            (
+                r#""leaseDuration": -1"#,
+                "leaseDuration must be a whole number of milliseconds, not -1",
+            ),
+            (
+                r#""leaseDuration": { "$value": "NaN" }"#,
+                "leaseDuration must be a whole number of milliseconds, not NaN",
+            ),
+            (
+                r#""leaseDuration": 1e12"#,
+                "leaseDuration must be at most 86400000 ms (24 hours)",
+            ),
+            (r#""leaseDuration": "15000""#, "write 15000 without quotes"),
+            (r#""leaseDuration": "15s""#, "not \"15s\""),
+            (r#""leaseDuration": 15000.5"#, "not 15000.5"),
+            (r#""leaseDuration": null"#, "not null"),
+            (
+                r#""renewInterval": 14999"#,
+                "renewInterval must leave at least 100 ms",
+            ),
+            (
+                r#""renewInterval": 1"#,
+                "renewInterval must be at least 50 ms",
+            ),
+            (
+                r#""leaseDuraton": 15000"#,
+                "leaseDuraton is not known; did you mean leaseDuration?",
+            ),
+            (r#""leaseName": """#, "leaseName must not be empty"),
+            (
+                r#""leaseName": " ""#,
+                "leaseName must not begin or end with a space",
+            ),
+            (r#""instanceId": """#, "instanceId must not be empty"),
+            (
+                r#""namespace": "shop""#,
+                "namespace belongs to KubernetesCluster",
+            ),
+            (r#""store": 5"#, "store must be a URL"),
+            (
+                r#""candidate": "no""#,
+                "candidate must be true or false, not \"no\"",
+            ),
+            (
+                r#""onRenewError": "ignore""#,
+                "onRenewError must be \"stepDown\" or \"retry\", not \"ignore\"",
+            ),
+            (
+                r#""leadLimit": 14999"#,
+                "leadLimit must be at most 14750 ms",
+            ),
+            (r#""stallTimeout": 10"#, "stallTimeout must be 0 (off)"),
+        ] {
+            let message = refused(&cluster(parameters));
+            assert!(message.contains(words), "{parameters}: {message}");
+            assert!(message.starts_with("test.json: cluster."), "{message}");
+        }
+        let long = "x".repeat(254);
+        let message = refused(&cluster(&format!(r#""leaseName": "{long}""#)));
+        assert!(
+            message.contains("at most 253 bytes, not 254") && message.len() < 250,
+            "{message}"
+        );
+        assert!(
+            refused(r#"{ "cluster": { "type": "StoreClutser" } }"#)
+                .contains("did you mean StoreCluster?")
+        );
+        assert!(refused(r#"{ "cluster": [] }"#).contains("not []"));
+        assert!(refused("{").contains("test.json: not valid JSON"));
+    }
+
+    #[test]
+    fn the_environment_fills_in_names_and_a_missing_one_is_an_error_that_names_it() {
+        let config = parse(&cluster(r#""store": "redis://:${REDIS_PASSWORD}@h""#)).unwrap();
+        assert_eq!(
+            config.kind,
+            Kind::Store {
+                url: Some("redis://:pa/ss@h".into()),
+                min_replicas: None
+            }
+        );
+        let message = refused(&cluster(r#""store": "redis://${NOWHERE}""#));
+        assert!(
+            message.contains("environment variable NOWHERE is not set"),
+            "{message}"
+        );
+        assert!(refused(&cluster(r#""store": "${OPEN""#)).contains("not closed"));
+        let plain = parse(&cluster(r#""leaseName": "$${x}""#)).unwrap();
+        assert_eq!(plain.election.as_str(), "${x}");
+    }
+
+    #[test]
+    fn a_password_is_never_repeated() {
+        assert_eq!(
+            without_password("redis://u:p@ss:w@h:1/0"),
+            "redis://u:***@h:1/0"
+        );
+        assert_eq!(without_password("file:/tmp"), "file:/tmp");
+    }
+
+    #[test]
+    fn a_renew_interval_above_half_of_the_lease_is_warned_of() {
+        let config = parse(&cluster(r#""renewInterval": 8000"#)).unwrap();
+        assert!(config.warnings[0].contains("13 %"), "{:?}", config.warnings);
+    }
+}
