@@ -1,0 +1,101 @@
+// The set-up of a checkout: says what is missing, installs the npm packages, builds the addon. Each part
+// is skipped when it is up to date, so every command calls it.
+//
+//     node tools/start.cjs build [--release]
+import { createHash } from "node:crypto";
+import { existsSync, readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { bold, dim, npm, red, root, run, seconds, windows } from "./run.mjs";
+
+const RUST = [1, 89];
+
+/** A line for each thing that is missing or too old, with the way to get it. Node was checked by start.cjs. */
+async function missing() {
+  const lines = [];
+  const say = (what, cure) => lines.push(`${what}: ${cure}`);
+
+  const [rust, cargo] = await Promise.all([
+    run(["rustc", "--version"]),
+    run(["cargo", "--version"]),
+  ]);
+  if (rust.code === 127 || cargo.code === 127) {
+    say(
+      `Rust ${RUST.join(".")} or newer is needed and was not found`,
+      "get it from https://rustup.rs",
+    );
+  } else if (rust.code !== 0) {
+    say("Rust is installed but does not run", `rustc says: ${rust.output.trim().split("\n")[0]}`);
+  } else if (older(rust.output.split(" ")[1], RUST)) {
+    say(
+      `Rust ${RUST.join(".")} or newer is needed, this is ${rust.output.split(" ")[1]}`,
+      "run: rustup update stable",
+    );
+  }
+  // On Windows rustc finds the linker of Visual Studio by itself, and says so if there is none.
+  if (!windows && (await run(["cc", "--version"])).code !== 0) {
+    say("A C compiler is needed as the linker and was not found", compilerCure());
+  }
+  return lines;
+}
+
+function compilerCure() {
+  if (process.platform === "darwin") return "run: xcode-select --install";
+  if (existsSync("/etc/debian_version")) return "run: apt-get install build-essential";
+  if (existsSync("/etc/alpine-release")) return "run: apk add build-base";
+  return "install gcc or clang";
+}
+
+function older(version, [major, minor]) {
+  const [a, b] = version.split(".").map(Number);
+  return a < major || (a === major && b < minor);
+}
+
+/** `npm ci`, unless what the lock file names is what was installed last. */
+async function installPackages() {
+  const lock = createHash("sha256")
+    .update(readFileSync(join(root, "package-lock.json")))
+    .digest("hex");
+  const stamp = join(root, "node_modules", ".installed");
+  if (existsSync(stamp) && readFileSync(stamp, "utf8") === lock) return;
+  await step(
+    "Installing the npm packages",
+    npm("ci", "--no-audit", "--no-fund", "--loglevel=error"),
+  );
+  writeFileSync(stamp, lock);
+}
+
+/** Cargo decides what there is to do. `into` is a folder for the binary, else it lies in the checkout. */
+export async function buildAddon({ release = false, into } = {}) {
+  const napi = join(root, "node_modules", "@napi-rs", "cli", "dist", "cli.js");
+  const command = [process.execPath, napi, "build", "--platform", "--js", "native.js"];
+  command.push("--dts", "native.d.ts");
+  if (release) command.push("--release");
+  if (into) command.push("--output-dir", into);
+  await step(`Building the addon${release ? " for release" : ""}`, command);
+}
+
+/** One line while it runs and its time after it; the whole output only when it fails. */
+async function step(what, command) {
+  const start = performance.now();
+  const quiet = setTimeout(() => console.log(dim(`${what} ...`)), 2_000);
+  const { code, output } = await run(command);
+  clearTimeout(quiet);
+  if (code !== 0) throw new SetupFailed(`${what} failed:\n\n${output}`);
+  if (performance.now() - start > 2_000) console.log(dim(`${what}: done in ${seconds(start)}`));
+}
+
+export class SetupFailed extends Error {}
+
+/** Makes the checkout ready, or ends the process with the reason. */
+export async function setup({ release = false } = {}) {
+  try {
+    const lines = await missing();
+    if (lines.length > 0) throw new SetupFailed(lines.join("\n"));
+    await installPackages();
+    await buildAddon({ release });
+  } catch (error) {
+    if (!(error instanceof SetupFailed)) throw error;
+    console.error(`${red(bold("whenleader cannot be set up."))} ${error.message}`);
+    process.exit(1);
+  }
+}
