@@ -12,6 +12,7 @@
 //!         lease       the words: election, instance, owner, token, reason
 //!           clock       the clock that counts suspension
 //!       backend     what holds the lease; knows `lease` and `clock` only
+//!         observation  judges expiry for stores that do not, by `clock` alone
 //! ```
 
 pub mod backend;
@@ -20,6 +21,7 @@ pub mod candidate;
 pub mod clock;
 pub mod config;
 pub mod lease;
+pub mod observation;
 pub mod term;
 pub mod timing;
 
