@@ -10,6 +10,10 @@ use std::time::Duration;
 /// The most bytes that an election's name or an instance's id may have.
 pub const NAME_LIMIT: usize = 253;
 
+/// Nobody needs a lease of more than a day, and a slip of a unit (microseconds for milliseconds) would
+/// bar the election for years. A record that says more is none of ours.
+pub const LONGEST_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// What instances compete for.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ElectionName(Arc<str>);

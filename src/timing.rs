@@ -12,15 +12,13 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::clock::Moment;
+use crate::lease::LONGEST_LEASE;
 
 /// `leaseDuration` unless it is given.
 pub const DEFAULT_LEASE: Duration = Duration::from_secs(15);
 /// `renewInterval` unless it is given.
 pub const DEFAULT_RENEW: Duration = Duration::from_secs(5);
 
-/// Nobody needs a lease of more than a day, and a slip of a unit (microseconds for milliseconds) would
-/// bar the election for years.
-const LONGEST_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
 /// An interval below this is a load test, not an election.
 const SHORTEST_RENEW: Duration = Duration::from_millis(50);
 /// The least that a leader stays away from the end of its lease: timers fire late, callbacks take
