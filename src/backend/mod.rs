@@ -3,8 +3,14 @@
 //! A backend knows the words of `lease` and nothing of the election: it is asked to do one atomic
 //! thing and says what came of it. It never decides who leads, keeps no timers of its own for that,
 //! and never compares a remote time stamp with a local clock.
+//!
+//! Adding a store: one module here, and one row in [`STORES`].
+
+pub mod file;
+mod watchers;
 
 use std::fmt;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +18,116 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::mpsc;
 
+use crate::clock::Clock;
 use crate::lease::{ElectionName, FailureKind, Hint, Leader, Outcome, Owner, Token};
+
+type Open = fn(&str, &StoreOptions, Arc<dyn Clock>) -> Result<Arc<dyn Backend>, BadStore>;
+
+/// One kind of store: the schemes of its URLs, how one is written, and its constructor.
+struct Store {
+    schemes: &'static [&'static str],
+    example: &'static str,
+    open: Open,
+}
+
+const STORES: &[Store] = &[Store {
+    schemes: &["file"],
+    example: "file:<directory>",
+    open: file::open,
+}];
+
+/// Stores that people ask for by these schemes, and that this version does not have.
+const ABSENT: &[&str] = &[
+    "postgres",
+    "postgresql",
+    "mysql",
+    "mariadb",
+    "etcd",
+    "consul",
+    "nats",
+    "s3",
+    "dynamodb",
+    "mongodb",
+    "mongodb+srv",
+];
+
+/// What a store needs to know beside its URL.
+#[derive(Debug, Clone)]
+pub struct StoreOptions {
+    /// What a relative path starts from.
+    pub base_dir: PathBuf,
+    /// How many replicas must have a write before it counts, for stores that replicate asynchronously.
+    pub min_replicas: Option<u32>,
+    /// How long making a connection may take.
+    pub connect_timeout: Duration,
+    /// How long one request may wait for its answer, unless its sender gives it up earlier.
+    pub request_timeout: Duration,
+}
+
+impl StoreOptions {
+    /// Five seconds are `renewInterval`'s default: no attempt waits longer.
+    pub fn new(base_dir: impl Into<PathBuf>) -> Self {
+        Self {
+            base_dir: base_dir.into(),
+            min_replicas: None,
+            connect_timeout: Duration::from_secs(5),
+            request_timeout: Duration::from_secs(5),
+        }
+    }
+}
+
+/// Why a store's configuration was refused. Never holds a password.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BadStore {
+    pub parameter: &'static str,
+    /// Words that follow "must".
+    pub rule: String,
+}
+
+impl BadStore {
+    fn url(rule: impl Into<String>) -> Self {
+        Self {
+            parameter: "store",
+            rule: rule.into(),
+        }
+    }
+}
+
+/// Makes the backend for a store's URL. Reads nothing and connects to nothing yet: that is
+/// [`Backend::prepare`]'s part.
+pub fn open(
+    url: &str,
+    options: &StoreOptions,
+    clock: Arc<dyn Clock>,
+) -> Result<Arc<dyn Backend>, BadStore> {
+    let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
+    let scheme = scheme.to_ascii_lowercase();
+    if let Some(store) = STORES.iter().find(|s| s.schemes.contains(&&*scheme)) {
+        return (store.open)(url, options, clock);
+    }
+    let known: Vec<_> = STORES.iter().map(|store| store.example).collect();
+    let known = known.join(", ");
+    Err(BadStore::url(if ABSENT.contains(&&*scheme) {
+        format!("be one of {known}: this version has no store for {scheme}:")
+    } else {
+        format!("be the URL of a store: one of {known}")
+    }))
+}
+
+/// A store's URL as it may be shown: without the password, whatever else is wrong with it.
+pub fn without_password(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return url.to_owned();
+    };
+    // The last `@`: a password that was not percent-encoded may hold any character.
+    let Some((credentials, place)) = rest.rsplit_once('@') else {
+        return url.to_owned();
+    };
+    match credentials.split_once(':') {
+        Some((user, _)) => format!("{scheme}://{user}:***@{place}"),
+        None => format!("{scheme}://{credentials}@{place}"),
+    }
+}
 
 /// Acquire, renew or take over.
 #[derive(Debug, Clone, Copy)]

@@ -1,0 +1,140 @@
+//! How a dead process is told from a slow one: each process keeps one file locked while it lives, and
+//! the kernel frees the lock when the process ends, however it ends.
+//!
+//! Only a lock that is free, on a file that still bears its name, proves a death. A missing file proves
+//! nothing: an administrator may have deleted it, or its process gave up its lease and lives on.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::path::{Path, PathBuf};
+
+const SUFFIX: &str = ".alive";
+const TEMPORARY_SUFFIX: &str = ".alive-new";
+
+/// The lock of this process.
+#[derive(Debug)]
+pub(super) struct Alive {
+    name: String,
+    path: PathBuf,
+    _locked: File,
+}
+
+impl Alive {
+    /// The file gets its name when it is locked already: nobody ever sees it free while we live.
+    pub fn begin(root: &Path) -> io::Result<Self> {
+        let name = random_name();
+        let temporary = root.join(format!("{name}{TEMPORARY_SUFFIX}"));
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(&temporary)?;
+        file.try_lock()?;
+        let path = path_of(root, &name);
+        fs::rename(&temporary, &path)?;
+        Ok(Self {
+            name,
+            path,
+            _locked: file,
+        })
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn file_exists(&self) -> bool {
+        self.path.exists()
+    }
+}
+
+impl Drop for Alive {
+    /// The process lives on, and so may what it does as a leader: the file must go before its lock does.
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Watches over another process.
+#[derive(Debug)]
+pub(super) struct Witness {
+    file: File,
+    path: PathBuf,
+}
+
+impl Witness {
+    /// `None`: there is no such file.
+    pub fn of(root: &Path, name: &str) -> Option<Self> {
+        if !is_name(name) {
+            return None;
+        }
+        let path = path_of(root, name);
+        let file = File::open(&path).ok()?;
+        Some(Self { file, path })
+    }
+
+    pub fn saw_death(&self) -> bool {
+        // Shared, so that two followers that look at once do not mistake each other for the leader.
+        if self.file.try_lock_shared().is_err() {
+            return false;
+        }
+        let _ = self.file.unlock();
+        self.path.exists()
+    }
+}
+
+pub(super) fn is_dead(root: &Path, name: &str) -> bool {
+    Witness::of(root, name).is_some_and(|witness| witness.saw_death())
+}
+
+/// Whether the file system keeps two handles apart, even within one process.
+pub(super) fn locks_work(alive: &Alive) -> io::Result<bool> {
+    let second = File::open(&alive.path)?;
+    match second.try_lock_shared() {
+        Err(TryLockError::WouldBlock) => Ok(true),
+        Err(TryLockError::Error(error)) => Err(error),
+        Ok(()) => Ok(false),
+    }
+}
+
+/// The processes of this directory that are dead, by the names of their files.
+pub(super) fn all_dead(root: &Path) -> io::Result<Vec<String>> {
+    let mut dead = Vec::new();
+    for entry in fs::read_dir(root)?.flatten() {
+        let name = entry.file_name();
+        let Some(name) = name.to_str() else { continue };
+        if let Some(name) = name.strip_suffix(SUFFIX) {
+            if is_dead(root, name) {
+                dead.push(name.to_owned());
+            }
+        } else if name.ends_with(TEMPORARY_SUFFIX)
+            && File::open(entry.path()).is_ok_and(|file| file.try_lock().is_ok())
+        {
+            // A process ended while it began; one that is beginning right now finds its file gone and
+            // begins again.
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+    Ok(dead)
+}
+
+/// For the dead only.
+pub(super) fn bury(root: &Path, name: &str) {
+    let _ = fs::remove_file(path_of(root, name));
+}
+
+fn path_of(root: &Path, name: &str) -> PathBuf {
+    root.join(format!("{name}{SUFFIX}"))
+}
+
+/// A name comes out of a record, so it may be anything.
+fn is_name(name: &str) -> bool {
+    name.len() == 32 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// 128 bits from the seeds that the standard library draws from the system for its hash maps.
+pub(super) fn random_name() -> String {
+    let half = || RandomState::new().hash_one(std::process::id());
+    format!("{:016x}{:016x}", half(), half())
+}

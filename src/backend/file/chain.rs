@@ -1,0 +1,211 @@
+//! The record of one election, as a chain of numbered versions: one directory, one file for each write.
+//!
+//! A write makes a complete file first and then links it to the next number, which fails if somebody
+//! else took that number: a compare-and-set without any lock, so that a process which is frozen in the
+//! middle of a write stands in nobody's way. The newest version counts; older ones are removed by
+//! whoever writes.
+//!
+//! One trap: a process that is frozen between reading version N and linking N + 1 may wake when N + 1
+//! was long removed, and its link then works. So every writer looks again after its link: if there is
+//! a later version than its own, its write came too late and means nothing to anybody.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::alive::random_name;
+use super::record::{Record, Unreadable};
+use crate::lease::Token;
+
+/// How many versions are kept. A reader that listed the directory finds the newest still there unless
+/// so many writes came in between.
+const KEPT: u64 = 8;
+/// No record of ours is longer.
+const LONGEST_RECORD: u64 = 64 * 1024;
+/// How often a reader looks again when what it had listed was removed meanwhile.
+const LOOKS: u32 = 100;
+
+#[derive(Debug)]
+pub(super) struct Newest {
+    pub version: u64,
+    pub record: Result<Record, Unreadable>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Published {
+    /// This write is the newest version.
+    Won(u64),
+    /// Somebody else's came first.
+    Lost,
+}
+
+/// Why a write failed.
+#[derive(Debug)]
+pub(super) enum WriteError {
+    Before(io::Error),
+    /// After the version had got its number: it may count.
+    After(io::Error),
+}
+
+/// Makes the names of files that are not complete yet.
+#[derive(Debug, Default)]
+pub(super) struct Drafts(AtomicU64);
+
+impl Drafts {
+    pub const SUFFIX: &str = ".draft";
+
+    /// Named after the process, so that those of dead processes can be told.
+    pub fn path(&self, root: &Path, process: &str) -> PathBuf {
+        let number = self.0.fetch_add(1, Ordering::Relaxed);
+        root.join(format!("{process}-{number}{}", Self::SUFFIX))
+    }
+}
+
+/// The newest version; `None`: the election has no record yet.
+pub(super) fn newest(dir: &Path) -> io::Result<Option<Newest>> {
+    for _ in 0..LOOKS {
+        let Some(version) = versions(dir)?.into_iter().max() else {
+            return Ok(None);
+        };
+        match read(&path_of(dir, version)) {
+            // Removed since we listed, so there are newer ones.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+            Ok(record) => return Ok(Some(Newest { version, record })),
+        }
+    }
+    Err(io::Error::other(
+        "versions vanish faster than they can be read",
+    ))
+}
+
+/// Reads one version. Anything that cannot be read as a file is unreadable as a record too.
+fn read(path: &Path) -> io::Result<Result<Record, Unreadable>> {
+    let mut bytes = Vec::new();
+    let file = File::open(path)?;
+    if !file.metadata()?.is_file() {
+        return Ok(Err(Unreadable::Strange));
+    }
+    file.take(LONGEST_RECORD + 1).read_to_end(&mut bytes)?;
+    Ok(if bytes.len() as u64 > LONGEST_RECORD {
+        Err(Unreadable::Strange)
+    } else {
+        Record::from_bytes(&bytes)
+    })
+}
+
+/// The newest version that can be read, from `before` downwards.
+pub(super) fn newest_readable(dir: &Path, before: u64) -> Option<Record> {
+    let mut versions = versions(dir).ok()?;
+    versions.retain(|version| *version < before);
+    versions.sort_unstable_by(|a, b| b.cmp(a));
+    versions
+        .into_iter()
+        .find_map(|version| read(&path_of(dir, version)).ok()?.ok())
+}
+
+/// Makes the election's directory, which is born with a first version in it, so that there is always
+/// one to compare with. That version's number is the time: if somebody deletes the directory, tokens
+/// go on growing as long as the clock does.
+pub(super) fn create(root: &Path, dir: &Path) -> io::Result<()> {
+    let draft = root.join(format!("{}{}", random_name(), Drafts::SUFFIX));
+    fs::create_dir(&draft)?;
+    let millis = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(1, |since| since.as_millis());
+    let first = u64::try_from(millis).unwrap_or(1).clamp(1, Token::MAX / 2);
+    let result = write_new(&path_of(&draft, first), &Record::Free { last: None }, true)
+        .and_then(|()| sync_dir(&draft))
+        .and_then(|()| match fs::rename(&draft, dir) {
+            // Somebody else was faster. (Windows names the second case differently.)
+            Err(_) if versions(dir).is_ok_and(|versions| !versions.is_empty()) => Ok(()),
+            Err(error) => {
+                // An empty directory, which Windows does not replace.
+                fs::remove_dir(dir)
+                    .and_then(|()| fs::rename(&draft, dir))
+                    .map_err(|_| error)
+            }
+            Ok(()) => sync_dir(root),
+        });
+    let _ = fs::remove_dir_all(&draft);
+    result
+}
+
+/// Publishes the version that follows `after`.
+pub(super) fn publish(
+    dir: &Path,
+    draft: &Path,
+    after: u64,
+    record: &Record,
+    durable: bool,
+) -> Result<Published, WriteError> {
+    let version = after + 1;
+    let path = path_of(dir, version);
+    let linked = write_new(draft, record, durable).and_then(|()| fs::hard_link(draft, &path));
+    let _ = fs::remove_file(draft);
+    match linked {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(Published::Lost),
+        Err(error) => return Err(WriteError::Before(error)),
+        Ok(()) => {}
+    }
+    let rest = || {
+        if durable {
+            sync_dir(dir)?;
+        }
+        versions(dir)
+    };
+    let versions = rest().map_err(WriteError::After)?;
+    if versions.iter().any(|other| *other > version) {
+        return Ok(Published::Lost);
+    }
+    let term = record.token().map(Token::number);
+    for old in versions {
+        // The first version of the term is the one that survives a power cut: see `durable`.
+        if old + KEPT <= version && Some(old) != term {
+            let _ = fs::remove_file(path_of(dir, old));
+        }
+    }
+    Ok(Published::Won(version))
+}
+
+fn write_new(path: &Path, record: &Record, durable: bool) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).open(path)?;
+    file.write_all(&record.to_bytes())?;
+    if durable { file.sync_all() } else { Ok(()) }
+}
+
+fn versions(dir: &Path) -> io::Result<Vec<u64>> {
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut versions = Vec::new();
+    for entry in entries {
+        if let Some(version) = entry?.file_name().to_str().and_then(version_of) {
+            versions.push(version);
+        }
+    }
+    Ok(versions)
+}
+
+fn path_of(dir: &Path, version: u64) -> PathBuf {
+    dir.join(format!("{version:020}"))
+}
+
+/// A version may become a token, so it is limited as a token is.
+fn version_of(name: &str) -> Option<u64> {
+    let digits = name.len() == 20 && name.bytes().all(|byte| byte.is_ascii_digit());
+    name.parse().ok().filter(|n| digits && *n <= Token::MAX)
+}
+
+/// Makes a directory's names survive a power cut. Windows has no such call.
+fn sync_dir(dir: &Path) -> io::Result<()> {
+    if cfg!(unix) {
+        File::open(dir)?.sync_all()
+    } else {
+        Ok(())
+    }
+}

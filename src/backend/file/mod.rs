@@ -1,0 +1,684 @@
+//! The embedded store: a directory that the processes of one machine share.
+//!
+//! | in the directory | |
+//! |---|---|
+//! | `e-<election>/<version>` | the record, one file for each write: see `chain` |
+//! | `<process>.alive` | locked while that process lives: see `alive` |
+//! | `bell` | a line for each change that others should hear of at once |
+//! | `<process>-<n>.draft` | a version that has not got its number yet |
+//!
+//! A token is the number of its term's first version, so tokens grow by construction.
+//!
+//! A lease is free when its record says so, when its leader's process is dead, or when the record did
+//! not change for its whole duration by the observer's own clock. No time stamp is ever compared.
+
+mod alive;
+mod chain;
+mod filesystem;
+mod poller;
+mod record;
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::fs::{self, OpenOptions};
+use std::io::{self, ErrorKind, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use self::alive::Alive;
+use self::chain::{Drafts, Newest, Published, WriteError};
+use self::poller::Poller;
+use self::record::{Held, Record, Unreadable};
+use super::{
+    Attempt, Backend, BackendError, BadStore, Capabilities, ExpiryJudge, Hints, StoreOptions, Watch,
+};
+use crate::clock::{Clock, Moment};
+use crate::lease::{ElectionName, Leader, Outcome, Owner, Token};
+
+/// The directory unless the URL names one.
+const DEFAULT_DIR: &str = ".whenleader";
+/// The longest name that every file system takes.
+const LONGEST_FILE_NAME: usize = 255;
+const ELECTION_PREFIX: &str = "e-";
+const BELL: &str = "bell";
+/// The bell is emptied when it has grown to this.
+const LONGEST_BELL: u64 = 64 * 1024;
+/// How often a write begins again because somebody else's came first. Each time somebody made
+/// progress, and mostly that decides the matter.
+const CONTENTION_LIMIT: u32 = 16;
+
+/// See the module's description.
+#[derive(Debug)]
+pub struct FileStore {
+    store: Arc<Store>,
+    poller: Arc<Poller>,
+}
+
+/// Makes the store of a `file:` URL. `file:<path>` takes the path as it is; `file://<path>` is a proper
+/// URL with percent-encoding.
+pub(super) fn open(
+    url: &str,
+    options: &StoreOptions,
+    clock: Arc<dyn Clock>,
+) -> Result<Arc<dyn Backend>, BadStore> {
+    let path = url.split_once(':').map_or("", |(_, path)| path);
+    let (path, force) = match path.strip_suffix("?force") {
+        Some(path) => (path, true),
+        None => (path, false),
+    };
+    let path = match path.strip_prefix("//") {
+        None if path.is_empty() => DEFAULT_DIR.to_owned(),
+        None => path.to_owned(),
+        Some(path) if path.starts_with('/') => percent_decoded(path).ok_or_else(|| {
+            BadStore::url(
+                "percent-encode its path properly, or be file:<path> with the path as it is",
+            )
+        })?,
+        Some(_) => {
+            return Err(BadStore::url(
+                "be file:<directory> or file:///<directory>: a file URL names no host",
+            ));
+        }
+    };
+    if path.contains('\0') {
+        return Err(BadStore::url("not hold a NUL character"));
+    }
+    Ok(Arc::new(FileStore::new(
+        options.base_dir.join(path),
+        force,
+        clock,
+    )))
+}
+
+fn percent_decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        bytes.push(if byte == b'%' {
+            let digits = [rest.next()?, rest.next()?];
+            u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?
+        } else {
+            byte
+        });
+    }
+    String::from_utf8(bytes).ok()
+}
+
+impl FileStore {
+    /// `force` accepts a file system whose locks are known to be unsafe.
+    pub fn new(root: PathBuf, force: bool, clock: Arc<dyn Clock>) -> Self {
+        let store = Arc::new(Store {
+            root,
+            force,
+            clock,
+            alive: Mutex::default(),
+            drafts: Drafts::default(),
+            seen: Mutex::default(),
+        });
+        Self {
+            poller: Arc::new(Poller::new(Arc::clone(&store))),
+            store,
+        }
+    }
+
+    /// Files are written on a thread that may block: the one that runs the elections must not.
+    async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Store) -> Result<T, BackendError> + Send + 'static,
+    ) -> Result<T, BackendError> {
+        let store = Arc::clone(&self.store);
+        tokio::task::spawn_blocking(move || work(&store))
+            .await
+            .unwrap_or_else(|error| {
+                Err(BackendError::ambiguous(
+                    "internal",
+                    format!("the embedded store failed: {error}"),
+                ))
+            })
+    }
+}
+
+#[async_trait]
+impl Backend for FileStore {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            expiry: ExpiryJudge::Follower,
+            shortest_lease: Duration::from_millis(1),
+            step: Duration::from_millis(1),
+            notifies: true,
+        }
+    }
+
+    fn describe(&self) -> String {
+        format!("the embedded store in {}", self.store.root.display())
+    }
+
+    fn check_name(&self, election: &ElectionName) -> Result<(), String> {
+        let length = ELECTION_PREFIX.len() + file_name(election).len();
+        if length > LONGEST_FILE_NAME {
+            return Err(format!(
+                "be shorter for the embedded store, by {} bytes: it becomes the name of a directory, \
+                 where a capital letter and any sign but - and _ takes three bytes",
+                length - LONGEST_FILE_NAME
+            ));
+        }
+        Ok(())
+    }
+
+    async fn prepare(&self) -> Result<(), BackendError> {
+        self.run(Store::prepare).await
+    }
+
+    async fn attempt(&self, attempt: &Attempt<'_>) -> Result<Outcome, BackendError> {
+        let (election, owner) = (attempt.election.clone(), attempt.owner.clone());
+        let (duration, term) = (attempt.duration, attempt.term);
+        self.run(move |store| store.attempt(&election, &owner, duration, term))
+            .await
+    }
+
+    async fn release(
+        &self,
+        election: &ElectionName,
+        owner: &Owner,
+        token: Token,
+    ) -> Result<bool, BackendError> {
+        let (election, owner) = (election.clone(), owner.clone());
+        self.run(move |store| store.release(&election, &owner, token))
+            .await
+    }
+
+    async fn peek(&self, election: &ElectionName) -> Result<Option<Leader>, BackendError> {
+        let election = election.clone();
+        self.run(move |store| store.peek(&election)).await
+    }
+
+    fn watch(self: Arc<Self>, election: ElectionName, hints: Hints) -> Option<Watch> {
+        let listening = self.poller.listen(election, hints.clone());
+        Some(Box::pin(async move {
+            hints.closed().await;
+            drop(listening);
+        }))
+    }
+
+    async fn close(&self) {
+        self.poller.stop();
+        let _ = self
+            .run(|store| {
+                store.lock_alive().take();
+                Ok(())
+            })
+            .await;
+    }
+}
+
+/// What attempts and the poller share.
+#[derive(Debug)]
+struct Store {
+    root: PathBuf,
+    force: bool,
+    clock: Arc<dyn Clock>,
+    alive: Mutex<Option<Arc<Alive>>>,
+    drafts: Drafts,
+    seen: Mutex<HashMap<ElectionName, Seen>>,
+}
+
+/// Since when a version is known to be the newest.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    version: u64,
+    since: Moment,
+}
+
+impl Store {
+    fn prepare(&self) -> Result<(), BackendError> {
+        make_dir(&self.root).map_err(|error| self.failed("be created", &error))?;
+        if !self.force {
+            filesystem::check(&self.root).map_err(|name| {
+                BackendError::fatal(
+                    "unsupported",
+                    format!(
+                        "{} is on a network file system ({name}), whose locks do not hold: the embedded \
+                         store serves the processes of one machine only. Choose a local directory with \
+                         \"store\": \"file:<directory>\" (or ?force behind it, if you know better), or a \
+                         store for several machines, such as \"redis://<host>:6379\"",
+                        self.root.display()
+                    ),
+                )
+            })?;
+        }
+        let alive = self
+            .alive()
+            .map_err(|error| self.failed("be written", &error))?;
+        if !alive::locks_work(&alive).map_err(|error| self.failed("be locked", &error))? {
+            return Err(self.unsupported("two handles can hold the same lock"));
+        }
+        self.check_links(&alive)?;
+        self.sweep();
+        Ok(())
+    }
+
+    /// A version must not be written twice: that is what the election rests on.
+    fn check_links(&self, alive: &Alive) -> Result<(), BackendError> {
+        let [draft, link] = [(), ()].map(|()| self.drafts.path(&self.root, alive.name()));
+        let linked = fs::write(&draft, b"").and_then(|()| fs::hard_link(&draft, &link));
+        let again = fs::hard_link(&draft, &link);
+        let _ = fs::remove_file(&draft);
+        let _ = fs::remove_file(&link);
+        match (linked, again) {
+            (Err(error), _) if is_lasting(&error) => Err(self.failed("be written", &error)),
+            (Err(error), _) if error.kind() == ErrorKind::StorageFull => {
+                Err(self.failed("be written", &error))
+            }
+            (Err(error), _) => Err(self.unsupported(&format!("hard links do not work ({error})"))),
+            (Ok(()), Err(error)) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+            (Ok(()), _) => Err(self.unsupported("a hard link can replace another file")),
+        }
+    }
+
+    /// Removes what dead processes left. An alive file stays while a record names it: it is the proof.
+    fn sweep(&self) {
+        let Ok(mut dead) = alive::all_dead(&self.root) else {
+            return;
+        };
+        let Ok(entries) = fs::read_dir(&self.root) else {
+            return;
+        };
+        let mut drafts = Vec::new();
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            let Some(name) = name.to_str() else { continue };
+            if name.starts_with(ELECTION_PREFIX) && !dead.is_empty() {
+                if let Ok(Some(newest)) = chain::newest(&entry.path()) {
+                    let named = match newest.record {
+                        Ok(record) => Some(record),
+                        Err(_) => chain::newest_readable(&entry.path(), newest.version),
+                    };
+                    if let Some(Record::Held(held)) = named {
+                        dead.retain(|name| *name != held.alive);
+                    }
+                }
+            } else if name.ends_with(Drafts::SUFFIX) {
+                drafts.push((name.to_owned(), entry.path()));
+            }
+        }
+        for name in &dead {
+            for (_, path) in drafts.iter().filter(|(draft, _)| draft.starts_with(name)) {
+                let _ = fs::remove_file(path);
+            }
+            alive::bury(&self.root, name);
+        }
+    }
+
+    fn attempt(
+        &self,
+        election: &ElectionName,
+        owner: &Owner,
+        duration: Duration,
+        term: Option<Token>,
+    ) -> Result<Outcome, BackendError> {
+        let dir = self.dir_of(election);
+        for _ in 0..CONTENTION_LIMIT {
+            let Some(newest) = self.look(election)? else {
+                if term.is_some() {
+                    return Ok(Outcome::Other {
+                        leader: None,
+                        remaining: None,
+                    });
+                }
+                self.create(&dir)?;
+                continue;
+            };
+            let token = match term {
+                Some(token) => match &newest.record {
+                    Ok(record) if record.is_term(owner, token) => token,
+                    _ => return Ok(self.denied(election, &newest, duration)),
+                },
+                // What was written for us without our hearing of it is ours to take.
+                None if is_owned_by(&newest, owner)
+                    || self.remaining(election, &newest, duration).is_none() =>
+                {
+                    Token::new(newest.version + 1).ok_or_else(|| used_up(&dir))?
+                }
+                None => return Ok(self.denied(election, &newest, duration)),
+            };
+            let alive = self
+                .alive()
+                .map_err(|error| self.failed("be written", &error))?;
+            let record = Record::Held(Held {
+                leader: Leader {
+                    owner: owner.clone(),
+                    token,
+                },
+                duration,
+                alive: alive.name().to_owned(),
+            });
+            // A power cut must not make a token appear twice. A renewal that it undoes does no harm.
+            let begins = term.is_none();
+            match self.publish(&dir, &alive, newest.version, &record, begins)? {
+                Published::Lost => {}
+                Published::Won(version) => {
+                    self.saw(election, version);
+                    if begins {
+                        self.ring(election);
+                    }
+                    return Ok(Outcome::Held {
+                        token,
+                        valid_for: duration,
+                    });
+                }
+            }
+        }
+        Err(self.too_busy())
+    }
+
+    fn release(
+        &self,
+        election: &ElectionName,
+        owner: &Owner,
+        token: Token,
+    ) -> Result<bool, BackendError> {
+        let dir = self.dir_of(election);
+        for _ in 0..CONTENTION_LIMIT {
+            let Some(newest) = self.look(election)? else {
+                return Ok(false);
+            };
+            if !matches!(&newest.record, Ok(record) if record.is_term(owner, token)) {
+                return Ok(false);
+            }
+            let alive = self
+                .alive()
+                .map_err(|error| self.failed("be written", &error))?;
+            let record = Record::Free { last: Some(token) };
+            if let Published::Won(_) = self.publish(&dir, &alive, newest.version, &record, false)? {
+                self.ring(election);
+                return Ok(true);
+            }
+        }
+        Err(self.too_busy())
+    }
+
+    fn peek(&self, election: &ElectionName) -> Result<Option<Leader>, BackendError> {
+        let Some(newest) = self.look(election)? else {
+            return Ok(None);
+        };
+        // Only a record that tells no leader has no duration of its own.
+        let held = self.remaining(election, &newest, Duration::ZERO).is_some();
+        Ok(leader_of(&newest).filter(|_| held).cloned())
+    }
+
+    /// The newest version, noting since when it is known.
+    fn look(&self, election: &ElectionName) -> Result<Option<Newest>, BackendError> {
+        let newest = chain::newest(&self.dir_of(election))
+            .map_err(|error| self.failed("be read", &error))?;
+        if let Some(newest) = &newest {
+            self.saw(election, newest.version);
+        }
+        Ok(newest)
+    }
+
+    /// Called after the read: an observation starts when it was received, never earlier.
+    fn saw(&self, election: &ElectionName, version: u64) -> Moment {
+        let now = self.clock.now();
+        let mut seen = lock(&self.seen);
+        let seen = seen.entry(election.clone()).or_insert(Seen {
+            version,
+            since: now,
+        });
+        if seen.version != version {
+            *seen = Seen {
+                version,
+                since: now,
+            };
+        }
+        seen.since
+    }
+
+    fn denied(&self, election: &ElectionName, newest: &Newest, own_duration: Duration) -> Outcome {
+        Outcome::Other {
+            leader: leader_of(newest).cloned(),
+            remaining: self.remaining(election, newest, own_duration),
+        }
+    }
+
+    /// How long the lease still runs by our observation; `None`: it is free. `own_duration` counts for
+    /// a record that does not tell its own.
+    fn remaining(
+        &self,
+        election: &ElectionName,
+        newest: &Newest,
+        own_duration: Duration,
+    ) -> Option<Duration> {
+        let duration = match &newest.record {
+            Ok(Record::Free { .. }) => return None,
+            Ok(Record::Held(held)) if alive::is_dead(&self.root, &held.alive) => return None,
+            Ok(Record::Held(held)) => held.duration,
+            // A renewal that a power cut undid. The term's first version was made to survive it.
+            Err(Unreadable::Torn) => {
+                match chain::newest_readable(&self.dir_of(election), newest.version) {
+                    Some(Record::Held(held)) if alive::is_dead(&self.root, &held.alive) => {
+                        return None;
+                    }
+                    _ => own_duration,
+                }
+            }
+            Err(Unreadable::Strange) => own_duration,
+        };
+        let since = self.saw(election, newest.version);
+        let remaining = duration.saturating_sub(self.clock.now().since(since));
+        Some(remaining).filter(|remaining| !remaining.is_zero())
+    }
+
+    fn create(&self, dir: &Path) -> Result<(), BackendError> {
+        chain::create(&self.root, dir).map_err(|error| self.failed("be written", &error))
+    }
+
+    fn publish(
+        &self,
+        dir: &Path,
+        alive: &Alive,
+        after: u64,
+        record: &Record,
+        durable: bool,
+    ) -> Result<Published, BackendError> {
+        let draft = self.drafts.path(&self.root, alive.name());
+        chain::publish(dir, &draft, after, record, durable).map_err(|error| match error {
+            WriteError::Before(error) => self.failed("be written", &error),
+            WriteError::After(error) => BackendError::ambiguous(
+                "io",
+                format!("a write in {} may have failed: {error}", dir.display()),
+            ),
+        })
+    }
+
+    /// This process's lock, made anew if somebody deleted its file: without it our death would be
+    /// noticed only when the lease has expired.
+    fn alive(&self) -> io::Result<Arc<Alive>> {
+        let mut alive = self.lock_alive();
+        if let Some(alive) = &*alive
+            && alive.file_exists()
+        {
+            return Ok(Arc::clone(alive));
+        }
+        let begun = Arc::new(Alive::begin(&self.root)?);
+        *alive = Some(Arc::clone(&begun));
+        Ok(begun)
+    }
+
+    fn lock_alive(&self) -> MutexGuard<'_, Option<Arc<Alive>>> {
+        lock(&self.alive)
+    }
+
+    /// Tells the pollers of all processes that this election changed. They look by themselves too, so
+    /// nothing depends on it.
+    fn ring(&self, election: &ElectionName) {
+        let rung = || -> io::Result<()> {
+            let mut bell = OpenOptions::new()
+                .append(true)
+                .create(true)
+                .open(self.bell())?;
+            if bell.metadata()?.len() >= LONGEST_BELL {
+                bell.set_len(0)?;
+            }
+            // One write, so that the lines of several processes do not mix.
+            bell.write_all(format!("{}\n", file_name(election)).as_bytes())
+        };
+        if let Err(error) = rung() {
+            tracing::debug!(%election, %error, "the bell of the embedded store could not be rung");
+        }
+    }
+
+    fn bell(&self) -> PathBuf {
+        self.root.join(BELL)
+    }
+
+    fn dir_of(&self, election: &ElectionName) -> PathBuf {
+        self.root
+            .join(format!("{ELECTION_PREFIX}{}", file_name(election)))
+    }
+
+    fn failed(&self, what: &str, error: &io::Error) -> BackendError {
+        let dir = self.root.display();
+        let message = format!("the embedded store's directory {dir} cannot {what}: {error}");
+        if is_lasting(error) {
+            let code = match error.kind() {
+                ErrorKind::ReadOnlyFilesystem => "read-only",
+                _ => "refused",
+            };
+            BackendError::fatal(
+                code,
+                format!(
+                    "{message}. Choose a directory that this process may write in with \"store\": \
+                     \"file:<directory>\", or a store for several machines, such as \
+                     \"redis://<host>:6379\""
+                ),
+            )
+        } else {
+            let code = match error.kind() {
+                ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "full",
+                _ => "io",
+            };
+            BackendError::transient(code, message)
+        }
+    }
+
+    fn unsupported(&self, why: &str) -> BackendError {
+        BackendError::fatal(
+            "unsupported",
+            format!(
+                "the embedded store cannot work in {}: {why}. Choose a directory on a local disk with \
+                 \"store\": \"file:<directory>\", or a store for several machines, such as \
+                 \"redis://<host>:6379\"",
+                self.root.display()
+            ),
+        )
+    }
+
+    fn too_busy(&self) -> BackendError {
+        BackendError::transient(
+            "conflict",
+            format!(
+                "{} others wrote first, one after the other, in {}",
+                CONTENTION_LIMIT,
+                self.root.display()
+            ),
+        )
+    }
+}
+
+fn used_up(dir: &Path) -> BackendError {
+    BackendError::fatal(
+        "bad-record",
+        format!(
+            "{} holds a version with the largest number that there is, which this store never wrote. \
+             Stop all instances and delete that directory",
+            dir.display()
+        ),
+    )
+}
+
+fn leader_of(newest: &Newest) -> Option<&Leader> {
+    match &newest.record {
+        Ok(Record::Held(held)) => Some(&held.leader),
+        _ => None,
+    }
+}
+
+/// An earlier write of this very candidate whose answer never came.
+fn is_owned_by(newest: &Newest, owner: &Owner) -> bool {
+    leader_of(newest).is_some_and(|leader| leader.owner == *owner)
+}
+
+fn make_dir(root: &Path) -> io::Result<()> {
+    let mut builder = fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(root)
+}
+
+/// Whether somebody must mend something before it can work.
+fn is_lasting(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem | ErrorKind::NotADirectory
+    )
+}
+
+/// An election's name as a file name, told apart also where capital and small letters are the same, or
+/// where one letter can be written in two ways.
+fn file_name(election: &ElectionName) -> String {
+    let bytes = election.as_str().as_bytes();
+    let mut name = String::with_capacity(bytes.len());
+    for (at, byte) in bytes.iter().enumerate() {
+        match byte {
+            b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' => name.push(char::from(*byte)),
+            // Windows drops a dot at the end.
+            b'.' if at + 1 < bytes.len() => name.push('.'),
+            _ => {
+                let _ = write!(name, "%{byte:02x}");
+            }
+        }
+    }
+    name
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name_of(election: &str) -> String {
+        file_name(&ElectionName::new(election).unwrap())
+    }
+
+    #[test]
+    fn two_elections_never_share_a_directory_even_where_case_does_not_count() {
+        let names = [
+            "leader", "Leader", "LEADER", "%4c", "a/b", "a%2fb", "..", ".", "a.", "a", "🦀", "é",
+            "e\u{301}", "a b", "con",
+        ];
+        let mut files: Vec<_> = names
+            .iter()
+            .map(|name| name_of(name).to_lowercase())
+            .collect();
+        files.sort();
+        files.dedup();
+        assert_eq!(files.len(), names.len());
+        assert!(
+            files
+                .iter()
+                .all(|file| file.bytes().all(|b| b.is_ascii() && b != b'/'))
+        );
+    }
+
+    #[test]
+    fn plain_names_stay_as_they_are() {
+        assert_eq!(name_of("orders.cleanup-2_x"), "orders.cleanup-2_x");
+    }
+}

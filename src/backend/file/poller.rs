@@ -1,0 +1,328 @@
+//! Watches over all elections of one directory for all followers of this process, on a thread of its
+//! own: the thread that runs the elections sleeps until something happened.
+//!
+//! One round costs a few system calls, however many elections there are: a try of each leading
+//! process's lock, and a look at the bell. Each election's record is looked at now and then only, to
+//! see that a leader whose process lives still renews.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read, Seek, SeekFrom};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use super::alive::Witness;
+use super::record::Record;
+use super::{Store, chain, file_name, lock};
+use crate::backend::Hints;
+use crate::backend::watchers::{Listening, Watchers};
+use crate::clock::Moment;
+use crate::lease::{ElectionName, Hint};
+
+/// How soon a release or a death is seen.
+const ROUND: Duration = Duration::from_millis(10);
+/// A hung leader's followers know since when its record has not changed to within this part of the lease.
+const LOOKS_PER_LEASE: u32 = 20;
+/// How often an election that nobody leads is looked at: the bell tells of a new leader before that.
+const IDLE_LOOK: Duration = Duration::from_millis(250);
+
+#[derive(Debug)]
+pub(super) struct Poller {
+    store: Arc<Store>,
+    watchers: Arc<Watchers>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    running: bool,
+    stopped: bool,
+}
+
+impl Poller {
+    pub fn new(store: Arc<Store>) -> Self {
+        Self {
+            store,
+            watchers: Arc::default(),
+            state: Mutex::default(),
+        }
+    }
+
+    pub fn listen(self: &Arc<Self>, election: ElectionName, hints: Hints) -> Listening {
+        let listening = self.watchers.add(election, hints);
+        let mut state = lock(&self.state);
+        if !state.running && !state.stopped {
+            let poller = Arc::clone(self);
+            let started = thread::Builder::new()
+                .name("whenleader-file".into())
+                .spawn(move || poller.run());
+            match started {
+                Ok(_) => state.running = true,
+                // Without hints the campaigns ask at every interval, as they do with other stores.
+                Err(error) => tracing::warn!(%error, "the embedded store cannot watch for changes"),
+            }
+        }
+        listening
+    }
+
+    pub fn stop(&self) {
+        lock(&self.state).stopped = true;
+    }
+
+    fn run(&self) {
+        let mut rounds = Rounds::new(&self.store, &self.watchers);
+        loop {
+            {
+                let mut state = lock(&self.state);
+                if state.stopped || self.watchers.is_empty() {
+                    state.running = false;
+                    return;
+                }
+            }
+            rounds.next();
+            thread::sleep(ROUND);
+        }
+    }
+}
+
+/// What the rounds remember.
+struct Rounds<'a> {
+    store: &'a Store,
+    watchers: &'a Watchers,
+    generation: u64,
+    elections: HashMap<String, Watched>,
+    witnesses: HashMap<String, Witness>,
+    bell: Bell,
+}
+
+struct Watched {
+    name: ElectionName,
+    listener: u64,
+    dir: PathBuf,
+    next_look: Moment,
+    changed: Option<SystemTime>,
+    version: u64,
+    /// Names the leader's process, until it was seen dead.
+    alive: Option<String>,
+    pace: Duration,
+}
+
+impl<'a> Rounds<'a> {
+    fn new(store: &'a Store, watchers: &'a Watchers) -> Self {
+        Self {
+            store,
+            watchers,
+            generation: 0,
+            elections: HashMap::new(),
+            witnesses: HashMap::new(),
+            bell: Bell::at_end(store.bell()),
+        }
+    }
+
+    fn next(&mut self) {
+        self.follow_watchers();
+        match self.bell.listen() {
+            Rung::No => {}
+            Rung::For(names) => {
+                for name in names {
+                    if let Some(watched) = self.elections.get_mut(&name) {
+                        watched.next_look = Moment::ORIGIN;
+                        watched.changed = None;
+                    }
+                }
+            }
+            Rung::Unclear => {
+                for watched in self.elections.values_mut() {
+                    watched.next_look = Moment::ORIGIN;
+                }
+            }
+        }
+        self.see_deaths();
+        self.look_at_records();
+    }
+
+    /// Takes up elections that are newly listened to, and drops the others.
+    fn follow_watchers(&mut self) {
+        let generation = self.watchers.generation();
+        if generation == self.generation {
+            return;
+        }
+        self.generation = generation;
+        let mut before = std::mem::take(&mut self.elections);
+        for (name, listener) in self.watchers.elections() {
+            let key = file_name(&name);
+            let watched = match before.remove(&key) {
+                Some(watched) if watched.listener == listener => watched,
+                // Whoever joined has heard nothing yet.
+                _ => {
+                    self.watchers.tell(&name, Hint::Watching);
+                    Watched::new(name.clone(), listener, self.store.dir_of(&name))
+                }
+            };
+            self.elections.insert(key, watched);
+        }
+    }
+
+    fn see_deaths(&mut self) {
+        let (elections, watchers) = (&mut self.elections, self.watchers);
+        self.witnesses.retain(|process, witness| {
+            if !witness.saw_death() {
+                return true;
+            }
+            for watched in elections.values_mut() {
+                if watched.alive.as_ref() == Some(process) {
+                    watched.alive = None;
+                    watchers.tell(&watched.name, Hint::Free);
+                }
+            }
+            false
+        });
+    }
+
+    fn look_at_records(&mut self) {
+        let now = self.store.clock.now();
+        let mut changed = false;
+        for watched in self.elections.values_mut() {
+            if watched.next_look > now {
+                continue;
+            }
+            changed |= watched.look(self.store, self.watchers);
+            watched.next_look = now + watched.pace;
+        }
+        if changed {
+            self.choose_witnesses();
+        }
+    }
+
+    /// One for each process that leads something.
+    fn choose_witnesses(&mut self) {
+        let leading = || self.elections.values().filter_map(|w| w.alive.as_ref());
+        self.witnesses
+            .retain(|process, _| leading().any(|leading| leading == process));
+        for process in self.elections.values().filter_map(|w| w.alive.as_ref()) {
+            if !self.witnesses.contains_key(process)
+                && let Some(witness) = Witness::of(&self.store.root, process)
+            {
+                self.witnesses.insert(process.clone(), witness);
+            }
+        }
+    }
+}
+
+impl Watched {
+    fn new(name: ElectionName, listener: u64, dir: PathBuf) -> Self {
+        Self {
+            name,
+            listener,
+            dir,
+            next_look: Moment::ORIGIN,
+            changed: None,
+            version: 0,
+            alive: None,
+            pace: IDLE_LOOK,
+        }
+    }
+
+    /// Whether the record changed.
+    fn look(&mut self, store: &Store, watchers: &Watchers) -> bool {
+        // A directory's own time changes with every version, and costs one call to read.
+        let changed = fs::metadata(&self.dir)
+            .and_then(|meta| meta.modified())
+            .ok();
+        if changed.is_some() && changed == self.changed {
+            return false;
+        }
+        let Ok(Some(newest)) = chain::newest(&self.dir) else {
+            return false;
+        };
+        self.changed = changed;
+        let since = store.saw(&self.name, newest.version);
+        if newest.version == self.version {
+            return false;
+        }
+        self.version = newest.version;
+        self.alive = None;
+        match newest.record {
+            Ok(Record::Held(held)) => {
+                let unchanged_for = store.clock.now().since(since);
+                watchers.tell(
+                    &self.name,
+                    Hint::Alive {
+                        token: held.leader.token,
+                        valid_for: held.duration.saturating_sub(unchanged_for),
+                    },
+                );
+                self.pace = (held.duration / LOOKS_PER_LEASE).max(ROUND);
+                self.alive = Some(held.alive);
+            }
+            Ok(Record::Free { .. }) => {
+                self.pace = IDLE_LOOK;
+                watchers.tell(&self.name, Hint::Free);
+            }
+            Err(_) => self.pace = IDLE_LOOK,
+        }
+        true
+    }
+}
+
+/// The reading end of the bell.
+struct Bell {
+    path: PathBuf,
+    read_to: u64,
+    modified: Option<SystemTime>,
+}
+
+enum Rung {
+    No,
+    For(Vec<String>),
+    /// It was emptied since, so anything may have changed.
+    Unclear,
+}
+
+impl Bell {
+    fn at_end(path: PathBuf) -> Self {
+        let meta = fs::metadata(&path).ok();
+        Self {
+            read_to: meta.as_ref().map_or(0, fs::Metadata::len),
+            modified: meta.and_then(|meta| meta.modified().ok()),
+            path,
+        }
+    }
+
+    fn listen(&mut self) -> Rung {
+        let meta = match fs::metadata(&self.path) {
+            Ok(meta) => meta,
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                self.read_to = 0;
+                return Rung::No;
+            }
+            Err(_) => return Rung::No,
+        };
+        let (length, modified) = (meta.len(), meta.modified().ok());
+        if length == self.read_to && modified == self.modified {
+            return Rung::No;
+        }
+        self.modified = modified;
+        if length <= self.read_to {
+            self.read_to = length;
+            return Rung::Unclear;
+        }
+        let Some(text) = self.read_new() else {
+            return Rung::Unclear;
+        };
+        // A line that is not complete yet is read again at the next round.
+        let complete = text.rfind('\n').map_or(0, |end| end + 1);
+        self.read_to += complete as u64;
+        Rung::For(text[..complete].lines().map(str::to_owned).collect())
+    }
+
+    fn read_new(&self) -> Option<String> {
+        let mut file = File::open(&self.path).ok()?;
+        file.seek(SeekFrom::Start(self.read_to)).ok()?;
+        let mut text = String::new();
+        file.read_to_string(&mut text).ok()?;
+        Some(text)
+    }
+}
