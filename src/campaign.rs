@@ -50,7 +50,7 @@ pub enum Event {
 }
 
 /// Where events go.
-pub type Tell = Box<dyn Fn(Event) + Send + Sync>;
+pub type Tell = Arc<dyn Fn(Event) + Send + Sync>;
 
 /// A backend, prepared before its first use. Preparing is tried again until it worked.
 #[derive(Debug)]
@@ -98,7 +98,7 @@ type InFlight = (
 impl Campaign {
     /// Campaigns until it is told to stop and the lease is released or left to its expiry. Returns
     /// early only if every sender of commands is gone.
-    pub async fn run(mut self, owner: Owner, rules: Rules, tell: &Tell) {
+    pub async fn run(mut self, owner: Owner, rules: Rules, tell: Tell) {
         let backend = self.store.backend().clone();
         let lease = rules.timing.lease();
         let (hints, mut hinted) = mpsc::channel(HINT_QUEUE);
@@ -152,7 +152,7 @@ struct Driver<'a> {
     term_span: Span,
     in_flight: Option<InFlight>,
     last_error: Option<BackendError>,
-    tell: &'a Tell,
+    tell: Tell,
 }
 
 impl Driver<'_> {

@@ -473,13 +473,11 @@ impl Section {
         let chosen = choices
             .into_iter()
             .find(|choice| value.as_str() == Some(choice));
-        match chosen {
-            Some(choice) => Ok(Some(choice)),
-            None => {
-                let [first, second] = choices;
-                Err(self.bad(parameter, value, &format!("be \"{first}\" or \"{second}\"")))
-            }
+        if chosen.is_some() {
+            return Ok(chosen);
         }
+        let [first, second] = choices;
+        Err(self.bad(parameter, value, &format!("be \"{first}\" or \"{second}\"")))
     }
 }
 
@@ -537,7 +535,7 @@ fn shown(value: &Value) -> String {
 }
 
 /// `scheme://user:secret@host` becomes `scheme://user:***@host`.
-fn without_password(text: &str) -> String {
+pub(crate) fn without_password(text: &str) -> String {
     let Some((scheme, rest)) = text.split_once("://") else {
         return text.to_string();
     };

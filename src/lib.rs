@@ -19,6 +19,7 @@ pub mod backend;
 pub mod campaign;
 pub mod candidate;
 pub mod clock;
+pub mod cluster;
 pub mod config;
 pub mod lease;
 pub mod observation;
@@ -29,3 +30,6 @@ pub mod timing;
 mod atomics {
     pub use std::sync::atomic::{AtomicU64, Ordering};
 }
+
+#[cfg(feature = "node")]
+mod node;

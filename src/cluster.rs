@@ -1,0 +1,590 @@
+//! The elections of this process, and the one thread that they run on.
+//!
+//! A process has one cluster at most, and one candidate per election, shared by all JavaScript
+//! environments (the main thread, workers). Each environment listens with a [`Listener`]; a yielded
+//! lease is kept until every one of them has ended its callbacks.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Runtime;
+use tokio::sync::{mpsc, watch};
+
+use crate::backend::{self, Backend, BackendError, StoreOptions};
+use crate::campaign::{Campaign, Command, Event, Store, Tell, random_u64};
+use crate::candidate::Rules;
+use crate::clock::{Clock, SystemClock};
+use crate::config::{Config, Kind, without_password};
+use crate::lease::{ElectionName, FailureKind, InstanceId, Leader, LossReason, Owner, Token};
+use crate::term::Term;
+
+/// The threads on which blocking file operations may run, beside the one of the runtime.
+const BLOCKING_THREADS: usize = 4;
+/// The embedded store, beside the configuration.
+const DEFAULT_STORE: &str = "file:.whenleader";
+/// How often suspensions are looked for, and how long one must have been to matter.
+const SUSPEND_CHECK: Duration = Duration::from_millis(500);
+const SUSPENSION: Duration = Duration::from_millis(100);
+
+/// Our own, never the host's: it must live until the last release is sent.
+pub fn runtime() -> &'static Runtime {
+    static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
+        tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .max_blocking_threads(BLOCKING_THREADS)
+            .thread_name("whenleader")
+            .enable_all()
+            .build()
+            .expect("the system lets a process start a thread")
+    });
+    &RUNTIME
+}
+
+/// `<HOSTNAME or hostname()>-<pid>-<random>`, the same for the whole process.
+pub fn default_instance_id() -> &'static InstanceId {
+    static ID: OnceLock<InstanceId> = OnceLock::new();
+    ID.get_or_init(|| {
+        let host = std::env::var("HOSTNAME")
+            .ok()
+            .filter(|name| !name.is_empty());
+        let host =
+            host.unwrap_or_else(|| gethostname::gethostname().to_string_lossy().into_owned());
+        let unique = format!("-{}-{:08x}", std::process::id(), random_u64() >> 32);
+        InstanceId::new(&format!("{}{unique}", host.trim()))
+            .or_else(|_| InstanceId::new(&format!("host{unique}")))
+            .expect("a short name without control characters")
+    })
+}
+
+/// Why a cluster did not start.
+#[derive(Debug)]
+pub enum StartError {
+    /// Something to be mended in the configuration.
+    Config(String),
+    /// The store refuses for good.
+    Store(BackendError),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Config(message) => f.write_str(message),
+            Self::Store(error) => error.fmt(f),
+        }
+    }
+}
+
+/// One environment's ear. Called in order, from the election's thread, and must return at once: it may
+/// not call back into the election.
+pub trait Listener: Send + Sync {
+    fn tell(&self, election: &ElectionName, event: &Event);
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ListenerId(u64);
+
+impl ListenerId {
+    fn next() -> Self {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        Self(LAST.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// What a process takes part in.
+#[derive(Debug)]
+pub struct Cluster {
+    config: Config,
+    instance: InstanceId,
+    store: Arc<Store>,
+    clock: Arc<dyn Clock>,
+    elections: Mutex<HashMap<ElectionName, Arc<Election>>>,
+    woken: watch::Sender<u64>,
+}
+
+impl Cluster {
+    /// The cluster of a configuration, not yet prepared.
+    fn open(config: Config) -> Result<Arc<Self>, StartError> {
+        let Kind::Store { url, min_replicas } = &config.kind else {
+            return Err(StartError::Config("a local cluster needs no store".into()));
+        };
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let url = url.as_deref().unwrap_or(DEFAULT_STORE);
+        let options = StoreOptions {
+            base_dir: config.base_dir.clone(),
+            min_replicas: *min_replicas,
+            connect_timeout: config.timing.campaign_limit(),
+            request_timeout: config.timing.campaign_limit(),
+        };
+        let backend = backend::open(url, &options, clock.clone()).map_err(|bad| {
+            let shown = without_password(url);
+            StartError::Config(format!(
+                "{} must {}; store is {shown:?}",
+                bad.parameter, bad.rule
+            ))
+        })?;
+        Self::with_backend(config, backend, clock)
+    }
+
+    fn with_backend(
+        config: Config,
+        backend: Arc<dyn Backend>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Arc<Self>, StartError> {
+        let shortest = backend.capabilities().shortest_lease;
+        if config.timing.lease() < shortest {
+            return Err(StartError::Config(format!(
+                "leaseDuration must be at least {} ms on {}, not {}",
+                shortest.as_millis(),
+                backend.describe(),
+                config.timing.lease().as_millis()
+            )));
+        }
+        let cluster = Self {
+            instance: config
+                .instance
+                .clone()
+                .unwrap_or_else(|| default_instance_id().clone()),
+            config,
+            store: Arc::new(Store::new(backend)),
+            clock,
+            elections: Mutex::default(),
+            woken: watch::channel(0).0,
+        };
+        cluster.check_name(&cluster.config.election)?;
+        Ok(Arc::new(cluster))
+    }
+
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub fn instance(&self) -> &InstanceId {
+        &self.instance
+    }
+
+    /// Which store this is, without its password.
+    pub fn describe(&self) -> String {
+        self.store.backend().describe()
+    }
+
+    fn check_name(&self, election: &ElectionName) -> Result<(), StartError> {
+        self.store.backend().check_name(election).map_err(|rule| {
+            StartError::Config(format!(
+                "leaseName must {rule} on {}, not {:?}",
+                self.describe(),
+                election.as_str()
+            ))
+        })
+    }
+
+    /// The election of that name, started if it does not run yet.
+    pub fn election(self: &Arc<Self>, name: &ElectionName) -> Result<Arc<Election>, StartError> {
+        self.check_name(name)?;
+        let mut elections = locked(&self.elections);
+        if let Some(election) = elections
+            .get(name)
+            .filter(|election| !election.is_stopping())
+        {
+            return Ok(election.clone());
+        }
+        let election = Arc::new(Election::new(name.clone(), self.clock.clone()));
+        elections.insert(name.clone(), election.clone());
+        runtime().spawn(supervise(self.clone(), election.clone()));
+        Ok(election)
+    }
+
+    /// Stops every election, then closes connections and files.
+    pub async fn stop(&self) {
+        let elections: Vec<_> = locked(&self.elections).values().cloned().collect();
+        for election in &elections {
+            election.request_stop();
+        }
+        for election in &elections {
+            election.stopped().await;
+        }
+        self.store.backend().close().await;
+    }
+
+    /// For a process that is ending: releases what is held without waiting for callbacks, and blocks
+    /// for `limit` at most. Returns whether all was released. Not to be called on the runtime.
+    pub fn release_all_now(&self, limit: Duration) -> bool {
+        let elections: Vec<_> = locked(&self.elections).values().cloned().collect();
+        for election in &elections {
+            election.abandon();
+        }
+        let all = async {
+            for election in &elections {
+                election.stopped().await;
+            }
+        };
+        runtime()
+            .block_on(async { tokio::time::timeout(limit, all).await })
+            .is_ok()
+    }
+
+    fn rules(&self) -> Rules {
+        Rules {
+            timing: self.config.timing,
+            on_renew_error: self.config.on_renew_error,
+            takes_part: self.config.takes_part,
+            stop_timeout: self.config.stop_timeout,
+            jitter_seed: random_u64() | 1,
+        }
+    }
+}
+
+/// The cluster of this process, and whether it is being started.
+static RUNNING: Mutex<Option<Arc<Cluster>>> = Mutex::new(None);
+static STARTING: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
+/// The cluster that runs in this process.
+pub fn running() -> Option<Arc<Cluster>> {
+    locked(&RUNNING).clone()
+}
+
+/// Starts this process's cluster, or joins the running one if it has the same configuration. A store
+/// that is merely away does not fail the start: its elections keep trying.
+pub async fn start(config: Config) -> Result<Arc<Cluster>, StartError> {
+    let _one_at_a_time = STARTING.lock().await;
+    if let Some(cluster) = running() {
+        if cluster.config.same_as(&config) {
+            return Ok(cluster);
+        }
+        return Err(StartError::Config(format!(
+            "this process already takes part in a cluster on {}; stop it first, or start it with one configuration",
+            cluster.describe()
+        )));
+    }
+    let limit = config.timing.campaign_limit();
+    let cluster = Cluster::open(config)?;
+    if let Ok(Err(error)) = tokio::time::timeout(limit, cluster.store.prepare()).await
+        && error.kind == FailureKind::Fatal
+    {
+        cluster.store.backend().close().await;
+        return Err(StartError::Store(error));
+    }
+    tokio::spawn(watch_for_suspensions(Arc::downgrade(&cluster)));
+    *locked(&RUNNING) = Some(cluster.clone());
+    Ok(cluster)
+}
+
+/// Stops this process's cluster; another may be started afterwards.
+pub async fn stop() {
+    let _one_at_a_time = STARTING.lock().await;
+    if let Some(cluster) = running() {
+        cluster.stop().await;
+        *locked(&RUNNING) = None;
+    }
+}
+
+/// tokio's timers stop with the machine; leases do not. Ends with the cluster.
+async fn watch_for_suspensions(cluster: std::sync::Weak<Cluster>) {
+    let mut last: Option<(Instant, crate::clock::Moment)> = None;
+    while let Some(cluster) = cluster.upgrade() {
+        let now = (Instant::now(), cluster.clock.now());
+        if let Some((instant, moment)) = last {
+            let awake = now.0.duration_since(instant);
+            if now.1.since(moment) > awake + SUSPENSION {
+                cluster.woken.send_modify(|count| *count += 1);
+            }
+        }
+        last = Some(now);
+        drop(cluster);
+        tokio::time::sleep(SUSPEND_CHECK).await;
+    }
+}
+
+/// One election of this process.
+pub struct Election {
+    name: ElectionName,
+    clock: Arc<dyn Clock>,
+    audience: Mutex<Audience>,
+    /// No new campaign is to be started.
+    stopping: AtomicBool,
+    /// The process is ending: nobody's callbacks are waited for.
+    abandoned: AtomicBool,
+    stopped: watch::Sender<bool>,
+}
+
+/// Who listens, and what they would have to be told if they joined now.
+struct Audience {
+    listeners: Vec<(ListenerId, Arc<dyn Listener>)>,
+    commands: mpsc::UnboundedSender<Command>,
+    term: Option<Arc<Term>>,
+    leader: Option<Leader>,
+    /// Whose callbacks about the end of which term are not known to have ended.
+    unsettled: HashMap<Token, HashSet<ListenerId>>,
+    stalled: HashSet<ListenerId>,
+}
+
+impl Election {
+    fn new(name: ElectionName, clock: Arc<dyn Clock>) -> Self {
+        let audience = Audience {
+            listeners: Vec::new(),
+            commands: mpsc::unbounded_channel().0,
+            term: None,
+            leader: None,
+            unsettled: HashMap::new(),
+            stalled: HashSet::new(),
+        };
+        Self {
+            name,
+            clock,
+            audience: Mutex::new(audience),
+            stopping: AtomicBool::new(false),
+            abandoned: AtomicBool::new(false),
+            stopped: watch::channel(false).0,
+        }
+    }
+
+    pub fn name(&self) -> &ElectionName {
+        &self.name
+    }
+
+    /// The last leader seen.
+    pub fn leader(&self) -> Option<Leader> {
+        locked(&self.audience).leader.clone()
+    }
+
+    /// Adds a listener. It hears of a term that is led already.
+    pub fn join(&self, listener: Arc<dyn Listener>) -> ListenerId {
+        let id = ListenerId::next();
+        let mut audience = locked(&self.audience);
+        if let Some(term) = &audience.term {
+            listener.tell(&self.name, &Event::Promoted(term.clone()));
+        }
+        audience.listeners.push((id, listener));
+        id
+    }
+
+    /// The environment's callbacks about the end of that term have ended.
+    pub fn settled(&self, listener: ListenerId, token: Token) {
+        locked(&self.audience).settled(listener, token);
+    }
+
+    /// The environment's event loop stands still, or turns again.
+    pub fn stalled(&self, listener: ListenerId, stalled: bool) {
+        locked(&self.audience).stalled(listener, stalled);
+    }
+
+    pub fn step_down(&self, pause: Duration) {
+        locked(&self.audience).command(Command::StepDown { pause });
+    }
+
+    /// Takes a listener out. With the last one the election stops: returns whether it does, and then the
+    /// listener stays until [`Election::stopped`].
+    pub fn stop(&self, listener: ListenerId) -> bool {
+        let mut audience = locked(&self.audience);
+        if audience.listeners.iter().any(|(id, _)| *id != listener) {
+            if let (Some(term), Some((_, ear))) = (
+                &audience.term,
+                audience.listeners.iter().find(|(id, _)| *id == listener),
+            ) {
+                let event = Event::Demoted {
+                    token: term.token(),
+                    reason: LossReason::Stopped,
+                };
+                ear.tell(&self.name, &event);
+            }
+            audience.remove(listener);
+            return false;
+        }
+        drop(audience);
+        self.request_stop();
+        true
+    }
+
+    /// Takes a listener out whose environment is gone: nothing is waited for.
+    pub fn gone(&self, listener: ListenerId) {
+        let mut audience = locked(&self.audience);
+        audience.remove(listener);
+        let nobody_left = audience.listeners.is_empty();
+        drop(audience);
+        if nobody_left {
+            self.request_stop();
+        }
+    }
+
+    fn request_stop(&self) {
+        self.stopping.store(true, Ordering::SeqCst);
+        locked(&self.audience).command(Command::Stop);
+    }
+
+    fn abandon(&self) {
+        self.abandoned.store(true, Ordering::SeqCst);
+        self.request_stop();
+        let mut audience = locked(&self.audience);
+        for token in std::mem::take(&mut audience.unsettled).into_keys() {
+            audience.command(Command::CallbacksEnded(token));
+        }
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::SeqCst)
+    }
+
+    /// Waits until the campaign has ended.
+    pub async fn stopped(&self) {
+        // The sender is our own field, so the wait cannot fail.
+        let _ = self.stopped.subscribe().wait_for(|stopped| *stopped).await;
+    }
+
+    /// What the campaign tells goes to everybody, in order.
+    fn hear(&self, event: &Event) {
+        let mut audience = locked(&self.audience);
+        match event {
+            Event::Promoted(term) => audience.term = Some(term.clone()),
+            Event::Demoted { token, .. } => {
+                if let Some(term) = audience.term.take() {
+                    term.end();
+                }
+                let everybody: HashSet<_> = audience.listeners.iter().map(|(id, _)| *id).collect();
+                if everybody.is_empty() || self.abandoned.load(Ordering::SeqCst) {
+                    audience.command(Command::CallbacksEnded(*token));
+                } else {
+                    audience.unsettled.insert(*token, everybody);
+                }
+            }
+            Event::LeaderChanged(leader) => audience.leader = Some(leader.clone()),
+            Event::Overrun { .. } | Event::Trouble { .. } => {}
+        }
+        for (_, listener) in &audience.listeners {
+            listener.tell(&self.name, event);
+        }
+    }
+
+    /// A new campaign's commands. What the last one was told still holds.
+    fn begin(&self) -> mpsc::UnboundedReceiver<Command> {
+        let (commands, receiver) = mpsc::unbounded_channel();
+        let mut audience = locked(&self.audience);
+        audience.commands = commands;
+        if !audience.stalled.is_empty() {
+            audience.command(Command::LoopStalled);
+        }
+        if self.is_stopping() {
+            audience.command(Command::Stop);
+        }
+        receiver
+    }
+
+    /// The campaign died: whatever was led is not led any more.
+    fn died(&self, why: &str) {
+        let term = locked(&self.audience).term.clone();
+        if let Some(term) = term {
+            term.end();
+            self.hear(&Event::Demoted {
+                token: term.token(),
+                reason: LossReason::Expired,
+            });
+        }
+        let message = format!(
+            "election {}: its campaign died ({why}); this instance does not lead, and a new campaign is started. Please report this",
+            self.name
+        );
+        tracing::error!("{message}");
+        self.hear(&Event::Trouble {
+            code: "campaign-died",
+            message,
+            fatal: false,
+        });
+    }
+}
+
+impl fmt::Debug for Election {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let term = locked(&self.audience).term.clone();
+        f.debug_struct("Election")
+            .field("name", &self.name)
+            .field(
+                "leads",
+                &term.is_some_and(|term| term.is_led(self.clock.now())),
+            )
+            .finish_non_exhaustive()
+    }
+}
+
+impl Audience {
+    fn command(&self, command: Command) {
+        // No receiver: the campaign has stopped, and nobody is left to be told.
+        let _ = self.commands.send(command);
+    }
+
+    fn settled(&mut self, listener: ListenerId, token: Token) {
+        let Some(waiting) = self.unsettled.get_mut(&token) else {
+            return;
+        };
+        waiting.remove(&listener);
+        if waiting.is_empty() {
+            self.unsettled.remove(&token);
+            self.command(Command::CallbacksEnded(token));
+        }
+    }
+
+    fn stalled(&mut self, listener: ListenerId, stalled: bool) {
+        let stood_still = !self.stalled.is_empty();
+        if stalled {
+            self.stalled.insert(listener);
+        } else {
+            self.stalled.remove(&listener);
+        }
+        match (stood_still, !self.stalled.is_empty()) {
+            (false, true) => self.command(Command::LoopStalled),
+            (true, false) => self.command(Command::LoopTurning),
+            _ => {}
+        }
+    }
+
+    fn remove(&mut self, listener: ListenerId) {
+        self.listeners.retain(|(id, _)| *id != listener);
+        for token in self.unsettled.keys().copied().collect::<Vec<_>>() {
+            self.settled(listener, token);
+        }
+        self.stalled(listener, false);
+    }
+}
+
+/// Runs campaigns of one election until it is stopped. A campaign that panics is a demotion and an
+/// error, never silence, and is followed by another.
+async fn supervise(cluster: Arc<Cluster>, election: Arc<Election>) {
+    let pause = cluster.config.timing.renew_interval();
+    loop {
+        let campaign = Campaign {
+            election: election.name.clone(),
+            store: cluster.store.clone(),
+            clock: cluster.clock.clone(),
+            commands: election.begin(),
+            woken: cluster.woken.subscribe(),
+        };
+        let owner = Owner {
+            instance: cluster.instance.clone(),
+            nonce: random_u64(),
+        };
+        let hearing = election.clone();
+        let tell: Tell = Arc::new(move |event| hearing.hear(&event));
+        match tokio::spawn(campaign.run(owner, cluster.rules(), tell)).await {
+            Ok(()) => break,
+            Err(error) => election.died(&error.to_string()),
+        }
+        if election.is_stopping() {
+            break;
+        }
+        tokio::time::sleep(pause).await;
+    }
+    let mut elections = locked(&cluster.elections);
+    if elections
+        .get(&election.name)
+        .is_some_and(|current| Arc::ptr_eq(current, &election))
+    {
+        elections.remove(&election.name);
+    }
+    drop(elections);
+    election.stopped.send_replace(true);
+}
+
+/// A panic elsewhere must not take the locks with it: what they guard is valid at every step.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

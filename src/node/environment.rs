@@ -1,0 +1,443 @@
+//! One JavaScript environment: the main thread's, or a worker's. Its events, its seats in elections, and
+//! the watchdog of its event loop.
+//!
+//! Everything that belongs to the environment's own thread is found through [`Environment::of`]; what
+//! other threads need of it is in [`Link`], which outlives it.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use napi::bindgen_prelude::{Function, Unknown};
+use napi::threadsafe_function::{ThreadsafeFunction, ThreadsafeFunctionCallMode};
+use napi::{Env, Status};
+use napi_derive::napi;
+
+use super::logs::{self, LogRecord};
+use super::{ClusterInfo, from_token};
+use crate::campaign::Event;
+use crate::clock::{Clock, Moment, SystemClock};
+use crate::cluster::{self, Cluster, Election, Listener, ListenerId, StartError};
+use crate::config::OnOverrun;
+use crate::lease::ElectionName;
+use crate::term::Term;
+
+/// The watchdog looks this often per `stallTimeout`.
+const LOOKS_PER_STALL_TIMEOUT: u32 = 4;
+/// The exit code of a process whose work outlived its lease (BSD's EX_SOFTWARE).
+const EXIT_OVERRUN: i32 = 70;
+
+/// What JavaScript's dispatcher gets: `type` says which of the others are there.
+#[napi(object)]
+#[derive(Default)]
+pub struct JsEvent {
+    pub r#type: String,
+    pub election: Option<String>,
+    pub token: Option<f64>,
+    pub trace_id: Option<String>,
+    pub reason: Option<String>,
+    pub instance_id: Option<String>,
+    pub code: Option<String>,
+    pub message: Option<String>,
+    pub fatal: Option<bool>,
+    pub level: Option<String>,
+    pub fields: Option<HashMap<String, String>>,
+    pub operation: Option<u32>,
+    pub info: Option<ClusterInfo>,
+}
+
+/// How an operation ended.
+pub enum Done {
+    Nothing,
+    Info(Box<ClusterInfo>),
+    Failed(&'static str, String),
+}
+
+enum Message {
+    Election(ElectionName, Event),
+    /// The seat is given up: its election has stopped, or goes on without this environment.
+    Left(ElectionName, ListenerId),
+    Done(u32, Done),
+    Log(LogRecord),
+    /// Proves that the event loop turns.
+    Turn,
+}
+
+/// An idle addon must not keep a process alive: weak. No argument for an error: not "callee handled".
+type Dispatch = ThreadsafeFunction<Message, Unknown<'static>, JsEvent, Status, false, true>;
+
+/// The environment as other threads see it.
+pub struct Link {
+    dispatch: Dispatch,
+    gone: AtomicBool,
+    logs_waiting: logs::Waiting,
+    /// When the event loop last turned, and whether a proof of that is under way.
+    turned: AtomicU64,
+    turning: AtomicBool,
+    seats: Mutex<Vec<(Arc<Election>, ListenerId)>>,
+    stalled: AtomicBool,
+}
+
+thread_local! {
+    /// By the environment's address: an addon that is loaded twice in one thread has two.
+    static HERE: RefCell<HashMap<usize, Environment>> = RefCell::default();
+}
+
+pub struct Environment {
+    link: Arc<Link>,
+    seats: HashMap<ElectionName, Rc<Seat>>,
+    watched: bool,
+}
+
+/// This environment's part in one election.
+pub struct Seat {
+    election: Arc<Election>,
+    listener: ListenerId,
+    default_pause: Duration,
+    /// The term that JavaScript was told of last. A later one does not count until it was told too.
+    term: RefCell<Option<Arc<Term>>>,
+}
+
+impl Seat {
+    pub fn election(&self) -> &Arc<Election> {
+        &self.election
+    }
+
+    pub fn listener(&self) -> ListenerId {
+        self.listener
+    }
+
+    pub fn default_pause(&self) -> Duration {
+        self.default_pause
+    }
+
+    pub fn term(&self) -> Option<Arc<Term>> {
+        self.term.borrow().clone()
+    }
+
+    #[inline]
+    pub fn is_led(&self) -> bool {
+        self.term
+            .borrow()
+            .as_ref()
+            .is_some_and(|term| term.is_led(SystemClock.now()))
+    }
+}
+
+impl Environment {
+    pub fn attach(
+        env: Env,
+        dispatch: &Function<JsEvent, Unknown<'static>>,
+        log_level: &str,
+    ) -> napi::Result<()> {
+        let key = key(env);
+        let dispatch = dispatch
+            .build_threadsafe_function::<Message>()
+            .weak::<true>()
+            .callee_handled::<false>()
+            .build_callback(move |context| Ok(deliver(key, context.value)))?;
+        let link = Arc::new(Link {
+            dispatch,
+            gone: AtomicBool::new(false),
+            logs_waiting: logs::Waiting::default(),
+            turned: AtomicU64::new(SystemClock.now().as_nanos()),
+            turning: AtomicBool::new(false),
+            seats: Mutex::default(),
+            stalled: AtomicBool::new(false),
+        });
+        logs::listen(&link, log_level);
+        let here = Self {
+            link,
+            seats: HashMap::new(),
+            watched: false,
+        };
+        HERE.with_borrow_mut(|all| all.insert(key, here));
+        env.add_env_cleanup_hook(key, detach)?;
+        Ok(())
+    }
+
+    /// `None` before `attach`.
+    pub fn of<T>(env: Env, then: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        HERE.with_borrow_mut(|all| all.get_mut(&key(env)).map(then))
+    }
+
+    pub fn reply(&self) -> Reply {
+        Reply(self.link.clone())
+    }
+
+    pub fn set_log_level(&self, level: &str) {
+        logs::listen(&self.link, level);
+    }
+
+    pub fn seat(&self, name: &ElectionName) -> Option<Rc<Seat>> {
+        self.seats.get(name).cloned()
+    }
+
+    pub fn join(&mut self, cluster: &Arc<Cluster>, name: &ElectionName) -> Result<(), StartError> {
+        if self.seats.contains_key(name) {
+            return Ok(());
+        }
+        let election = cluster.election(name)?;
+        let ear = Ear {
+            link: self.link.clone(),
+            on_overrun: cluster.config().on_overrun,
+        };
+        let listener = election.join(Arc::new(ear));
+        self.link.seats().push((election.clone(), listener));
+        let default_pause = cluster.config().timing.default_pause();
+        let seat = Seat {
+            election,
+            listener,
+            default_pause,
+            term: RefCell::default(),
+        };
+        self.seats.insert(name.clone(), Rc::new(seat));
+        if let Some(limit) = cluster.config().stall_timeout
+            && !self.watched
+        {
+            self.watched = true;
+            cluster::runtime().spawn(watch_loop(self.link.clone(), limit));
+        }
+        Ok(())
+    }
+}
+
+impl Link {
+    fn send(&self, message: Message) {
+        // After this flag is set, a queued call would never be answered, and nobody is there to hear it.
+        if !self.gone.load(Ordering::SeqCst) {
+            self.dispatch
+                .call(message, ThreadsafeFunctionCallMode::NonBlocking);
+        }
+    }
+
+    /// Never blocks; a record that finds no place is counted.
+    pub fn log(&self, record: LogRecord) {
+        if self.logs_waiting.enter() {
+            self.send(Message::Log(record));
+        }
+    }
+
+    pub fn logs_waiting(&self) -> &logs::Waiting {
+        &self.logs_waiting
+    }
+
+    pub fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::SeqCst)
+    }
+
+    fn seats(&self) -> std::sync::MutexGuard<'_, Vec<(Arc<Election>, ListenerId)>> {
+        self.seats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_stalled(&self, stalled: bool) {
+        if self.stalled.swap(stalled, Ordering::SeqCst) != stalled {
+            for (election, listener) in self.seats().iter() {
+                election.stalled(*listener, stalled);
+            }
+        }
+    }
+}
+
+/// Tells JavaScript how an operation ended.
+pub struct Reply(Arc<Link>);
+
+impl Reply {
+    pub fn done(&self, operation: u32, how: Done) {
+        self.0.send(Message::Done(operation, how));
+    }
+
+    pub fn left(&self, election: ElectionName, listener: ListenerId) {
+        self.0.seats().retain(|(_, id)| *id != listener);
+        self.0.send(Message::Left(election, listener));
+    }
+}
+
+/// Hears one election for one environment.
+struct Ear {
+    link: Arc<Link>,
+    on_overrun: OnOverrun,
+}
+
+impl Listener for Ear {
+    fn tell(&self, election: &ElectionName, event: &Event) {
+        if let (Event::Overrun { token }, OnOverrun::Exit) = (event, self.on_overrun) {
+            exit_for_overrun(election, token.number());
+        }
+        self.link
+            .send(Message::Election(election.clone(), event.clone()));
+    }
+}
+
+/// Ends the process from whatever thread this is, also while JavaScript is stuck in a loop.
+fn exit_for_overrun(election: &ElectionName, token: u64) -> ! {
+    eprintln!(
+        "whenleader: election {election}, term {token}: its callbacks still ran when its lease ended, so this process ends (onOverrun is \"exit\"). Make the work heed term.signal, or lengthen leaseDuration."
+    );
+    // SAFETY: always sound. The handlers of a normal exit could wait for the very thread that is stuck.
+    unsafe { libc_exit(EXIT_OVERRUN) }
+}
+
+unsafe extern "C" {
+    #[link_name = "_exit"]
+    fn libc_exit(code: i32) -> !;
+}
+
+/// On the environment's own thread: what JavaScript gets for a message.
+fn deliver(key: usize, message: Message) -> JsEvent {
+    match message {
+        Message::Election(name, event) => {
+            if let Event::Promoted(term) = &event {
+                note(key, &name, |seat| {
+                    *seat.term.borrow_mut() = Some(term.clone())
+                });
+            }
+            if let Event::Demoted { .. } = &event {
+                note(key, &name, |seat| *seat.term.borrow_mut() = None);
+            }
+            of_election(&name, event)
+        }
+        Message::Left(name, listener) => {
+            HERE.with_borrow_mut(|all| {
+                if let Some(here) = all.get_mut(&key)
+                    && here
+                        .seats
+                        .get(&name)
+                        .is_some_and(|seat| seat.listener == listener)
+                {
+                    here.seats.remove(&name);
+                }
+            });
+            JsEvent {
+                r#type: "left".into(),
+                election: Some(name.to_string()),
+                ..JsEvent::default()
+            }
+        }
+        Message::Done(operation, how) => {
+            let mut event = JsEvent {
+                r#type: "done".into(),
+                operation: Some(operation),
+                ..JsEvent::default()
+            };
+            match how {
+                Done::Nothing => {}
+                Done::Info(info) => event.info = Some(*info),
+                Done::Failed(code, message) => {
+                    event.code = Some(code.into());
+                    event.message = Some(message);
+                }
+            }
+            event
+        }
+        Message::Log(record) => {
+            HERE.with_borrow(|all| {
+                if let Some(here) = all.get(&key) {
+                    here.link.logs_waiting.leave();
+                }
+            });
+            JsEvent {
+                r#type: "log".into(),
+                level: Some(record.level.into()),
+                message: Some(record.message),
+                fields: Some(record.fields),
+                ..JsEvent::default()
+            }
+        }
+        Message::Turn => {
+            HERE.with_borrow(|all| {
+                if let Some(here) = all.get(&key) {
+                    here.link
+                        .turned
+                        .store(SystemClock.now().as_nanos(), Ordering::SeqCst);
+                    here.link.turning.store(false, Ordering::SeqCst);
+                    here.link.set_stalled(false);
+                }
+            });
+            JsEvent {
+                r#type: "turn".into(),
+                ..JsEvent::default()
+            }
+        }
+    }
+}
+
+fn note(key: usize, name: &ElectionName, then: impl FnOnce(&Seat)) {
+    HERE.with_borrow(|all| {
+        if let Some(seat) = all.get(&key).and_then(|here| here.seats.get(name)) {
+            then(seat);
+        }
+    });
+}
+
+fn of_election(name: &ElectionName, event: Event) -> JsEvent {
+    let js = |kind: &str| JsEvent {
+        r#type: kind.into(),
+        election: Some(name.to_string()),
+        ..JsEvent::default()
+    };
+    match event {
+        Event::Promoted(term) => JsEvent {
+            token: Some(from_token(term.token())),
+            trace_id: Some(term.trace_id().to_string()),
+            ..js("promoted")
+        },
+        Event::Demoted { token, reason } => JsEvent {
+            token: Some(from_token(token)),
+            reason: Some(reason.as_str().into()),
+            ..js("demoted")
+        },
+        Event::LeaderChanged(leader) => JsEvent {
+            token: Some(from_token(leader.token)),
+            instance_id: Some(leader.owner.instance.to_string()),
+            ..js("leaderChanged")
+        },
+        Event::Overrun { token } => JsEvent {
+            token: Some(from_token(token)),
+            ..js("overrun")
+        },
+        Event::Trouble {
+            code,
+            message,
+            fatal,
+        } => JsEvent {
+            code: Some(code.into()),
+            message: Some(message),
+            fatal: Some(fatal),
+            ..js("error")
+        },
+    }
+}
+
+/// The environment's cleanup hook: a worker ended, or the process ends normally.
+fn detach(key: usize) {
+    let Some(here) = HERE.with_borrow_mut(|all| all.remove(&key)) else {
+        return;
+    };
+    here.link.gone.store(true, Ordering::SeqCst);
+    for seat in here.seats.values() {
+        seat.term.borrow_mut().take();
+        seat.election.gone(seat.listener);
+    }
+}
+
+/// Tells the elections when the event loop did not turn for `limit`, and when it turns again.
+async fn watch_loop(link: Arc<Link>, limit: Duration) {
+    while !link.is_gone() {
+        if !link.turning.swap(true, Ordering::SeqCst) {
+            link.send(Message::Turn);
+        }
+        tokio::time::sleep(limit / LOOKS_PER_STALL_TIMEOUT).await;
+        let turned = Moment::from_nanos(link.turned.load(Ordering::SeqCst));
+        if SystemClock.now().since(turned) >= limit {
+            link.set_stalled(true);
+        }
+    }
+}
+
+fn key(env: Env) -> usize {
+    env.raw() as usize
+}

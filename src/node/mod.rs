@@ -1,0 +1,309 @@
+//! The bridge to JavaScript: the only folder that knows napi.
+//!
+//! It only bridges. JavaScript gets functions of plain values, and one callback (`attach`) through which
+//! everything comes back as an event; `lib/` makes the public API of that. Nothing here returns a
+//! promise: an operation that takes time is given a number, and a `done` event carries that number.
+//! Every function catches panics: JavaScript gets an error, and the process lives.
+
+#![allow(unsafe_code)]
+// napi's own attributes want owned arguments.
+#![allow(clippy::needless_pass_by_value)]
+
+mod environment;
+mod is_leader;
+mod logs;
+
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use napi::bindgen_prelude::{Function, Unknown};
+use napi::{Env, Error};
+use napi_derive::napi;
+
+use self::environment::{Done, Environment, JsEvent, Seat};
+use crate::clock::{Clock, SystemClock};
+use crate::cluster::{self, Cluster, StartError};
+use crate::config::{Config, ConfigError, OnOverrun};
+use crate::lease::{ElectionName, Token};
+
+/// The codes that `lib/` makes error classes of.
+const CONFIG: &str = "WHENLEADER_CONFIG";
+const NO_CLUSTER: &str = "WHENLEADER_NO_CLUSTER";
+const STORE: &str = "WHENLEADER_STORE";
+
+type Result<T> = std::result::Result<T, Error<String>>;
+
+/// What a configuration says, with every default filled in.
+#[napi(object)]
+#[derive(Clone)]
+pub struct ClusterInfo {
+    pub r#type: String,
+    pub instance_id: String,
+    pub lease_name: String,
+    pub lease_duration: f64,
+    pub renew_interval: f64,
+    pub stop_timeout: f64,
+    pub on_overrun: String,
+    pub signals: bool,
+    pub keep_alive: bool,
+    pub candidate: bool,
+    /// Which store it is, without a password. Empty until it was opened.
+    pub store: String,
+    pub warnings: Vec<String>,
+}
+
+#[napi(object)]
+pub struct LeaderInfo {
+    pub instance_id: String,
+    pub token: f64,
+}
+
+/// Once per JavaScript environment. Keeps no process alive.
+#[napi(catch_unwind)]
+pub fn attach(
+    env: Env,
+    dispatch: Function<JsEvent, Unknown<'static>>,
+    log_level: String,
+) -> Result<()> {
+    Environment::attach(env, &dispatch, &log_level).map_err(from_napi)
+}
+
+/// The least level of the `log` events that this environment gets: a level of `console`, or `silent`.
+#[napi(catch_unwind)]
+pub fn set_log_level(env: Env, level: String) {
+    Environment::of(env, |here| here.set_log_level(&level));
+}
+
+/// Reads a configuration without starting anything.
+#[napi(catch_unwind)]
+pub fn check_config(json: String, source: String, base_dir: String) -> Result<ClusterInfo> {
+    Ok(info(&parse(&json, &source, &base_dir)?, None))
+}
+
+/// Starts this process's cluster, or joins it. `done` carries the `ClusterInfo` or the error.
+#[napi(catch_unwind)]
+pub fn start_cluster(
+    env: Env,
+    json: String,
+    source: String,
+    base_dir: String,
+    operation: u32,
+) -> Result<()> {
+    let config = parse(&json, &source, &base_dir)?;
+    let Some(reply) = Environment::of(env, |here| here.reply()) else {
+        return Err(Error::new(
+            CONFIG.into(),
+            "attach() comes first".to_string(),
+        ));
+    };
+    cluster::runtime().spawn(async move {
+        let result = cluster::start(config).await;
+        reply.done(
+            operation,
+            match result {
+                Ok(cluster) => Done::Info(Box::new(info(cluster.config(), Some(&cluster)))),
+                Err(error @ StartError::Config(_)) => Done::Failed(CONFIG, error.to_string()),
+                Err(error @ StartError::Store(_)) => Done::Failed(STORE, error.to_string()),
+            },
+        );
+    });
+    Ok(())
+}
+
+/// The cluster that runs in this process, whoever started it.
+#[napi(catch_unwind)]
+pub fn running_cluster() -> Option<ClusterInfo> {
+    cluster::running().map(|cluster| info(cluster.config(), Some(&cluster)))
+}
+
+/// Takes a seat in an election of the running cluster for this environment. The election is started if
+/// nobody did; events follow.
+#[napi(catch_unwind)]
+pub fn join_election(env: Env, name: String) -> Result<()> {
+    let name = election_name(&name)?;
+    let Some(cluster) = cluster::running() else {
+        return Err(Error::new(
+            CONFIG.into(),
+            "no cluster is running".to_string(),
+        ));
+    };
+    Environment::of(env, |here| here.join(&cluster, &name))
+        .ok_or_else(|| Error::new(CONFIG.to_string(), "attach() comes first".to_string()))?
+        .map_err(|error| Error::new(CONFIG.to_string(), error.to_string()))
+}
+
+/// A function without arguments that tells whether this instance leads: the fast one.
+#[napi(catch_unwind, ts_return_type = "() => boolean")]
+pub fn is_leader_function(env: Env, name: String) -> Result<Unknown<'static>> {
+    is_leader::function(env, seat(env, &name)?).map_err(from_napi)
+}
+
+/// Milliseconds until the deadline of the term that this environment was told of; 0 if it is over.
+#[napi(catch_unwind)]
+pub fn remaining(env: Env, name: String, token: f64) -> Result<f64> {
+    Ok(seat(env, &name)?
+        .term()
+        .filter(|term| Some(term.token()) == to_token(token))
+        .map_or(0.0, |term| millis(term.remaining(SystemClock.now()))))
+}
+
+/// The last leader seen.
+#[napi(catch_unwind)]
+pub fn leader(env: Env, name: String) -> Result<Option<LeaderInfo>> {
+    Ok(seat(env, &name)?
+        .election()
+        .leader()
+        .map(|leader| LeaderInfo {
+            instance_id: leader.owner.instance.as_str().to_string(),
+            token: from_token(leader.token),
+        }))
+}
+
+/// This environment's callbacks about the end of that term have ended.
+#[napi(catch_unwind)]
+pub fn settled(env: Env, name: String, token: f64) -> Result<()> {
+    let seat = seat(env, &name)?;
+    if let Some(token) = to_token(token) {
+        seat.election().settled(seat.listener(), token);
+    }
+    Ok(())
+}
+
+/// Hands the lease over. Without a number of milliseconds the pause is one lease.
+#[napi(catch_unwind)]
+pub fn step_down(env: Env, name: String, pause_ms: Option<f64>) -> Result<()> {
+    let seat = seat(env, &name)?;
+    let pause = match pause_ms {
+        Some(ms) => Duration::try_from_secs_f64(ms / 1_000.0).unwrap_or_default(),
+        None => seat.default_pause(),
+    };
+    seat.election().step_down(pause);
+    Ok(())
+}
+
+/// Gives this environment's seat up; the last one stops the election. `done` follows.
+#[napi(catch_unwind)]
+pub fn stop_election(env: Env, name: String, operation: u32) -> Result<()> {
+    let seat = seat(env, &name)?;
+    let Some(reply) = Environment::of(env, |here| here.reply()) else {
+        return Ok(());
+    };
+    let election = seat.election().clone();
+    let last = election.stop(seat.listener());
+    let listener = seat.listener();
+    cluster::runtime().spawn(async move {
+        if last {
+            election.stopped().await;
+            election.gone(listener);
+        }
+        reply.left(election.name().clone(), listener);
+        reply.done(operation, Done::Nothing);
+    });
+    Ok(())
+}
+
+/// Stops every election of this process and closes the store. `done` follows.
+#[napi(catch_unwind)]
+pub fn stop_cluster(env: Env, operation: u32) {
+    let Some(reply) = Environment::of(env, |here| here.reply()) else {
+        return;
+    };
+    cluster::runtime().spawn(async move {
+        cluster::stop().await;
+        reply.done(operation, Done::Nothing);
+    });
+}
+
+/// For a process that is ending: blocks until the leases are released, or for that long.
+#[napi(catch_unwind)]
+pub fn release_all_now(timeout_ms: f64) -> bool {
+    let limit = Duration::try_from_secs_f64(timeout_ms / 1_000.0).unwrap_or_default();
+    cluster::running().is_none_or(|cluster| cluster.release_all_now(limit))
+}
+
+#[napi(catch_unwind)]
+pub fn default_instance_id() -> String {
+    cluster::default_instance_id().as_str().to_string()
+}
+
+fn parse(json: &str, source: &str, base_dir: &str) -> Result<Config> {
+    Config::parse(json, source, Path::new(base_dir), &|name| {
+        std::env::var(name).ok()
+    })
+    .map_err(
+        |ConfigError {
+             message,
+             no_cluster,
+         }| {
+            Error::new(
+                if no_cluster { NO_CLUSTER } else { CONFIG }.to_string(),
+                message,
+            )
+        },
+    )
+}
+
+fn info(config: &Config, cluster: Option<&Cluster>) -> ClusterInfo {
+    let instance = config
+        .instance
+        .as_ref()
+        .unwrap_or_else(|| cluster::default_instance_id());
+    ClusterInfo {
+        r#type: config.type_name().to_string(),
+        instance_id: instance.as_str().to_string(),
+        lease_name: config.election.as_str().to_string(),
+        lease_duration: millis(config.timing.lease()),
+        renew_interval: millis(config.timing.renew_interval()),
+        stop_timeout: millis(config.stop_timeout),
+        on_overrun: match config.on_overrun {
+            OnOverrun::Warn => "warn",
+            OnOverrun::Exit => "exit",
+        }
+        .to_string(),
+        signals: config.signals,
+        keep_alive: config.keep_alive,
+        candidate: config.takes_part,
+        store: cluster.map(Cluster::describe).unwrap_or_default(),
+        warnings: config.warnings.clone(),
+    }
+}
+
+fn seat(env: Env, name: &str) -> Result<Rc<Seat>> {
+    let name = election_name(name)?;
+    Environment::of(env, |here| here.seat(&name))
+        .flatten()
+        .ok_or_else(|| {
+            Error::new(
+                CONFIG.to_string(),
+                format!("election {name} was not joined or has stopped"),
+            )
+        })
+}
+
+fn election_name(name: &str) -> Result<ElectionName> {
+    ElectionName::new(name).map_err(|bad| {
+        Error::new(
+            CONFIG.to_string(),
+            format!("an election's name must {}, not {name:?}", bad.0),
+        )
+    })
+}
+
+fn from_napi(error: Error) -> Error<String> {
+    Error::new(error.status.as_ref().to_string(), error.reason.clone())
+}
+
+#[allow(clippy::cast_precision_loss)] // Tokens are below 2^53.
+fn from_token(token: Token) -> f64 {
+    token.number() as f64
+}
+
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // `as` saturates; Token::new refuses.
+fn to_token(number: f64) -> Option<Token> {
+    Token::new(number as u64)
+}
+
+fn millis(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1_000.0
+}
