@@ -30,6 +30,9 @@ const SUSPEND_CHECK: Duration = Duration::from_millis(500);
 const SUSPENSION: Duration = Duration::from_millis(100);
 
 /// Our own, never the host's: it must live until the last release is sent.
+///
+/// # Panics
+/// If the system lets this process start no thread.
 pub fn runtime() -> &'static Runtime {
     static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
         tokio::runtime::Builder::new_multi_thread()
@@ -44,6 +47,9 @@ pub fn runtime() -> &'static Runtime {
 }
 
 /// `<HOSTNAME or hostname()>-<pid>-<random>`, the same for the whole process.
+///
+/// # Panics
+/// If the system has no source of random numbers.
 pub fn default_instance_id() -> &'static InstanceId {
     static ID: OnceLock<InstanceId> = OnceLock::new();
     ID.get_or_init(|| {

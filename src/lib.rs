@@ -31,5 +31,6 @@ mod atomics {
     pub use std::sync::atomic::{AtomicU64, Ordering};
 }
 
-#[cfg(feature = "node")]
+// Its functions are reached from JavaScript alone, which a test of this crate is not.
+#[cfg(all(feature = "node", not(test)))]
 mod node;

@@ -27,7 +27,7 @@ use crate::term::Term;
 
 /// The watchdog looks this often per `stallTimeout`.
 const LOOKS_PER_STALL_TIMEOUT: u32 = 4;
-/// The exit code of a process whose work outlived its lease (BSD's EX_SOFTWARE).
+/// The exit code of a process whose work outlived its lease (BSD's `EX_SOFTWARE`).
 const EXIT_OVERRUN: i32 = 70;
 
 /// What JavaScript's dispatcher gets: `type` says which of the others are there.
@@ -292,7 +292,7 @@ fn deliver(key: usize, message: Message) -> JsEvent {
         Message::Election(name, event) => {
             if let Event::Promoted(term) = &event {
                 note(key, &name, |seat| {
-                    *seat.term.borrow_mut() = Some(term.clone())
+                    *seat.term.borrow_mut() = Some(term.clone());
                 });
             }
             if let Event::Demoted { .. } = &event {
