@@ -390,11 +390,14 @@ impl Candidate {
                 } else {
                     LossReason::Released
                 };
-                self.saw(leader, out);
-                match op {
-                    Op::Renew(_) => self.lease_gone(now, reason, out),
-                    _ if self.stopping => self.finish_stop(out),
-                    _ => {}
+                if let Op::Renew(_) = op {
+                    self.lease_gone(now, reason, out);
+                }
+                if self.standing != Standing::Stopped {
+                    self.saw(leader, out);
+                }
+                if self.stopping && self.standing == Standing::Follower {
+                    self.finish_stop(out);
                 }
                 self.schedule_look(now, remaining);
             }

@@ -106,7 +106,8 @@ pub struct Cluster {
     instance: InstanceId,
     store: Arc<Store>,
     clock: Arc<dyn Clock>,
-    elections: Mutex<HashMap<ElectionName, Arc<Election>>>,
+    /// Those that have not stopped yet. One that is stopping may have a successor of its name.
+    elections: Mutex<Vec<Arc<Election>>>,
     woken: watch::Sender<u64>,
 }
 
@@ -190,21 +191,19 @@ impl Cluster {
     pub fn election(self: &Arc<Self>, name: &ElectionName) -> Result<Arc<Election>, StartError> {
         self.check_name(name)?;
         let mut elections = locked(&self.elections);
-        if let Some(election) = elections
-            .get(name)
-            .filter(|election| !election.is_stopping())
-        {
+        let running = |other: &&Arc<Election>| other.name == *name && !other.is_stopping();
+        if let Some(election) = elections.iter().find(running) {
             return Ok(election.clone());
         }
         let election = Arc::new(Election::new(name.clone(), self.clock.clone()));
-        elections.insert(name.clone(), election.clone());
+        elections.push(election.clone());
         runtime().spawn(supervise(self.clone(), election.clone()));
         Ok(election)
     }
 
     /// Stops every election, then closes connections and files.
     pub async fn stop(&self) {
-        let elections: Vec<_> = locked(&self.elections).values().cloned().collect();
+        let elections = locked(&self.elections).clone();
         for election in &elections {
             election.request_stop();
         }
@@ -217,7 +216,7 @@ impl Cluster {
     /// For a process that is ending: releases what is held without waiting for callbacks, and blocks
     /// for `limit` at most. Returns whether all was released. Not to be called on the runtime.
     pub fn release_all_now(&self, limit: Duration) -> bool {
-        let elections: Vec<_> = locked(&self.elections).values().cloned().collect();
+        let elections = locked(&self.elections).clone();
         for election in &elections {
             election.abandon();
         }
@@ -579,14 +578,7 @@ async fn supervise(cluster: Arc<Cluster>, election: Arc<Election>) {
         }
         tokio::time::sleep(pause).await;
     }
-    let mut elections = locked(&cluster.elections);
-    if elections
-        .get(&election.name)
-        .is_some_and(|current| Arc::ptr_eq(current, &election))
-    {
-        elections.remove(&election.name);
-    }
-    drop(elections);
+    locked(&cluster.elections).retain(|other| !Arc::ptr_eq(other, &election));
     election.stopped.send_replace(true);
 }
 
