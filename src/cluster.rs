@@ -586,3 +586,237 @@ async fn supervise(cluster: Arc<Cluster>, election: Arc<Election>) {
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::{Attempt, Capabilities, ExpiryJudge};
+    use crate::clock::Moment;
+    use crate::lease::Outcome;
+    use std::path::Path;
+
+    #[derive(Default)]
+    struct Heard(Mutex<Vec<String>>);
+
+    impl Heard {
+        fn take(&self) -> Vec<String> {
+            std::mem::take(&mut locked(&self.0))
+        }
+    }
+
+    impl Listener for Heard {
+        fn tell(&self, _: &ElectionName, event: &Event) {
+            let word = match event {
+                Event::Promoted(term) => format!("promoted {}", term.token()),
+                Event::Demoted { token, reason } => format!("demoted {token} {}", reason.as_str()),
+                Event::LeaderChanged(leader) => format!("leader {}", leader.token),
+                Event::Overrun { token } => format!("overrun {token}"),
+                Event::Trouble { code, .. } => format!("trouble {code}"),
+            };
+            locked(&self.0).push(word);
+        }
+    }
+
+    fn token(number: u64) -> Token {
+        Token::new(number).unwrap()
+    }
+
+    fn election() -> (Election, mpsc::UnboundedReceiver<Command>) {
+        let election = Election::new(ElectionName::new("e").unwrap(), Arc::new(SystemClock));
+        let commands = election.begin();
+        (election, commands)
+    }
+
+    fn promote(election: &Election, number: u64) -> Arc<Term> {
+        let term = Arc::new(Term::new(token(number), String::new(), Moment::NEVER));
+        election.hear(&Event::Promoted(term.clone()));
+        term
+    }
+
+    fn demote(election: &Election, number: u64) {
+        let reason = LossReason::SteppedDown;
+        election.hear(&Event::Demoted {
+            token: token(number),
+            reason,
+        });
+    }
+
+    fn drain(commands: &mut mpsc::UnboundedReceiver<Command>) -> Vec<Command> {
+        std::iter::from_fn(|| commands.try_recv().ok()).collect()
+    }
+
+    #[test]
+    fn an_environment_that_joins_late_hears_of_the_term_that_is_led() {
+        let (election, _commands) = election();
+        promote(&election, 5);
+        let late = Arc::new(Heard::default());
+        election.join(late.clone());
+        assert_eq!(late.take(), ["promoted 5"]);
+    }
+
+    #[test]
+    fn the_lease_is_kept_until_the_callbacks_of_every_environment_have_ended() {
+        let (election, mut commands) = election();
+        let first = election.join(Arc::new(Heard::default()));
+        let second = election.join(Arc::new(Heard::default()));
+        let term = promote(&election, 5);
+        demote(&election, 5);
+        assert!(!term.is_led(Moment::ORIGIN));
+        election.settled(first, token(5));
+        election.settled(first, token(5));
+        assert_eq!(drain(&mut commands), []);
+        election.settled(second, token(5));
+        assert_eq!(drain(&mut commands), [Command::CallbacksEnded(token(5))]);
+    }
+
+    #[test]
+    fn an_environment_that_is_gone_is_not_waited_for_and_the_last_one_stops_the_election() {
+        let (election, mut commands) = election();
+        let first = election.join(Arc::new(Heard::default()));
+        let second = election.join(Arc::new(Heard::default()));
+        promote(&election, 5);
+        demote(&election, 5);
+        election.settled(first, token(5));
+        election.gone(second);
+        assert_eq!(drain(&mut commands), [Command::CallbacksEnded(token(5))]);
+        election.gone(first);
+        assert_eq!(drain(&mut commands), [Command::Stop]);
+    }
+
+    #[test]
+    fn one_environment_that_stops_leaves_the_term_to_the_others() {
+        let (election, mut commands) = election();
+        let (leaving, staying) = (Arc::new(Heard::default()), Arc::new(Heard::default()));
+        let (first, second) = (
+            election.join(leaving.clone()),
+            election.join(staying.clone()),
+        );
+        let term = promote(&election, 5);
+        assert!(!election.stop(first));
+        assert_eq!(leaving.take(), ["promoted 5", "demoted 5 stopped"]);
+        assert_eq!(staying.take(), ["promoted 5"]);
+        assert!(term.is_led(Moment::ORIGIN));
+        assert!(election.stop(second), "the last one");
+        assert_eq!(drain(&mut commands), [Command::Stop]);
+    }
+
+    #[test]
+    fn an_ending_process_waits_for_nobodys_callbacks() {
+        for told_before in [true, false] {
+            let (election, mut commands) = election();
+            election.join(Arc::new(Heard::default()));
+            promote(&election, 5);
+            if told_before {
+                demote(&election, 5);
+            }
+            election.abandon();
+            if !told_before {
+                demote(&election, 5);
+            }
+            assert_eq!(
+                drain(&mut commands),
+                [Command::Stop, Command::CallbacksEnded(token(5))]
+            );
+        }
+    }
+
+    #[test]
+    fn the_loop_stands_still_while_that_of_any_environment_does() {
+        let (election, mut commands) = election();
+        let first = election.join(Arc::new(Heard::default()));
+        let second = election.join(Arc::new(Heard::default()));
+        election.stalled(first, true);
+        election.stalled(second, true);
+        assert_eq!(drain(&mut commands), [Command::LoopStalled]);
+        election.stalled(first, false);
+        assert_eq!(drain(&mut commands), []);
+        election.gone(second);
+        assert_eq!(drain(&mut commands), [Command::LoopTurning]);
+    }
+
+    /// Grants everything, except that its second attempt panics.
+    #[derive(Debug, Default)]
+    struct PanicsOnce(AtomicU64);
+
+    #[async_trait::async_trait]
+    impl Backend for PanicsOnce {
+        fn capabilities(&self) -> Capabilities {
+            Capabilities {
+                expiry: ExpiryJudge::Store,
+                shortest_lease: Duration::from_millis(1),
+                step: Duration::from_millis(1),
+                notifies: false,
+            }
+        }
+
+        fn describe(&self) -> String {
+            "a store of a test".into()
+        }
+
+        async fn prepare(&self) -> Result<(), BackendError> {
+            Ok(())
+        }
+
+        async fn attempt(&self, attempt: &Attempt<'_>) -> Result<Outcome, BackendError> {
+            let count = self.0.fetch_add(1, Ordering::SeqCst) + 1;
+            assert!(count != 2, "panics as it should");
+            let token = attempt.term.unwrap_or_else(|| token(count));
+            Ok(Outcome::Held {
+                token,
+                valid_for: attempt.duration,
+            })
+        }
+
+        async fn release(
+            &self,
+            _: &ElectionName,
+            _: &Owner,
+            _: Token,
+        ) -> Result<bool, BackendError> {
+            Ok(true)
+        }
+
+        async fn peek(&self, _: &ElectionName) -> Result<Option<Leader>, BackendError> {
+            Ok(None)
+        }
+    }
+
+    #[test]
+    fn a_campaign_that_dies_is_a_demotion_and_an_error_and_is_followed_by_another() {
+        let json = r#"{ "leaseDuration": 600, "renewInterval": 100 }"#;
+        let config = Config::parse(json, "test", Path::new("/"), &|_| None).unwrap();
+        let store = Arc::new(PanicsOnce::default());
+        let cluster = Cluster::with_backend(config, store, Arc::new(SystemClock)).unwrap();
+        let name = ElectionName::new("e").unwrap();
+        let election = cluster.election(&name).unwrap();
+        let heard = Arc::new(Heard::default());
+        election.join(heard.clone());
+        let mut words = Vec::new();
+        for _ in 0..200 {
+            words.extend(heard.take());
+            if words
+                .iter()
+                .filter(|word| word.starts_with("promoted"))
+                .count()
+                == 2
+            {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        assert_eq!(
+            words
+                .iter()
+                .filter(|word| !word.starts_with("leader"))
+                .collect::<Vec<_>>(),
+            [
+                "promoted 1",
+                "demoted 1 expired",
+                "trouble campaign-died",
+                "promoted 3"
+            ]
+        );
+        assert!(cluster.release_all_now(Duration::from_secs(10)));
+        assert!(locked(&cluster.elections).is_empty());
+    }
+}
