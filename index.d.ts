@@ -1,0 +1,327 @@
+/**
+ * Leader election for Node.js services: of all instances of a service, one leads, and only it runs the
+ * work that must run once.
+ *
+ * ```js
+ * import { whenLeader, useCluster } from "whenleader";
+ *
+ * whenLeader(
+ *   (term) => { timer = setInterval(poll, 10_000); }, // this instance became the leader
+ *   () => clearInterval(timer),                       // it no longer is, or is shutting down
+ * );
+ *
+ * useCluster().isLeader(); // true only while the lease surely holds
+ * ```
+ *
+ * Without a configuration the process is alone and always leads. With one, it takes part in an election
+ * with all other instances that share the store. A configuration is looked for at the first use, never
+ * at import, in this order:
+ *
+ * 1. what {@link startCluster} is given;
+ * 2. the environment variable `WHENLEADER_CONFIG`: the path of a JSON file, or the JSON itself;
+ * 3. in the working directory, then in the nearest parent that has a package.json:
+ *    `whenleader.config.json`, the key `"whenleader"` of package.json, `webda.config.json`.
+ *
+ * All durations are milliseconds. Nothing here keeps a process alive, unless it is said so.
+ *
+ * @packageDocumentation
+ */
+
+import type { EventEmitter } from "node:events";
+
+/** The version of this package. */
+export const version: string;
+
+// ---- whenLeader ----
+
+/**
+ * Runs `fn` each time this instance becomes the leader, and `deregisteredFn` each time it stops leading.
+ *
+ * It may be called from anywhere, before or after the election started. If this instance leads already,
+ * `fn` runs at once (right after the caller's own synchronous code).
+ *
+ * - The two never overlap: `deregisteredFn` waits until a pending `fn` has ended, and the next `fn` until
+ *   a pending `deregisteredFn` has. For each `fn` that ran, `deregisteredFn` runs exactly once. If the
+ *   leadership was lost and won several times meanwhile, only the newest term counts.
+ * - A long `fn` should watch `term.signal`: it is aborted the moment the leadership ends, while
+ *   `deregisteredFn` still waits. The lease of a term that ended by `stop()` or `stepDown()` is kept until
+ *   all `deregisteredFn`s have ended (at most `stopTimeout`), so that no successor starts before.
+ * - Both may be asynchronous. What they throw or reject with is logged, with the election, the token and
+ *   the function's name, and changes nothing: the election goes on, and it is never an unhandled rejection.
+ * - When a term begins, `isLeader()` is true first, then `promoted` is emitted, then each `fn` is called, in
+ *   the order of registration. When it ends, `isLeader()` is false first, then all signals are aborted, then
+ *   `demoted` is emitted, then the `deregisteredFn`s are called.
+ *
+ * @param fn What the leader does. It gets the {@link Term}.
+ * @param deregisteredFn Undoes it. It gets the reason, and the term that ended.
+ * @returns A function that removes the registration: no `fn` runs from then on, and `deregisteredFn` runs if
+ *   `fn` had run (with the reason `"removed"` if this instance still leads). It may be called twice, inside
+ *   of `fn`, or while the leadership is being lost. Its promise resolves when the callbacks have ended; if it
+ *   is called by one of these callbacks, which it would have to wait for, at once.
+ * @throws {TypeError} if an argument is of the wrong kind.
+ * @throws {ConfigError} if the configuration that was found is wrong, or the store cannot hold an election
+ *   of that name.
+ * @throws {LoadError} if a configuration was found, and the native part cannot be loaded.
+ */
+export function whenLeader(
+  fn: (term: Term) => unknown,
+  deregisteredFn?: ((lost: LeadershipLostError, term: Term) => unknown) | null,
+  options?: WhenLeaderOptions | null,
+): () => Promise<void>;
+
+export interface WhenLeaderOptions {
+  /**
+   * The election to take part in: each name has a leader of its own. 1 to 253 bytes; a store may have more
+   * rules.
+   *
+   * @default the configuration's `leaseName`, which is "leader" by default
+   */
+  election?: string;
+
+  /**
+   * Keeps the process alive as long as the registration exists. For a process whose only purpose is the
+   * leader's work, and which would end while it follows.
+   *
+   * @default false
+   */
+  keepAlive?: boolean;
+}
+
+/** One unbroken leadership of this instance. */
+export interface Term {
+  /** The name of the election. */
+  readonly election: string;
+
+  /** This instance. */
+  readonly instanceId: string;
+
+  /**
+   * The fencing token: the number of the term, larger than that of every earlier term of this election, of
+   * whichever instance. Pass it along with writes, and let the receiver refuse a token that is lower than
+   * one it has seen: nothing else protects from a leader that was paused in the middle of a write.
+   */
+  readonly token: number;
+
+  /**
+   * Aborted the moment the term ends, or the registration is removed, before any callback about it runs. Its
+   * reason is a {@link LeadershipLostError}.
+   */
+  readonly signal: AbortSignal;
+
+  /** Whether this instance leads this very term right now. Asks the clock at each call. */
+  isCurrent(): boolean;
+
+  /**
+   * For how many more milliseconds this instance will lead if no renewal succeeds; 0 if the term is over, and
+   * `Infinity` if the process is alone.
+   */
+  remaining(): number;
+}
+
+/**
+ * Why a term ended.
+ *
+ * - `expired`: its deadline passed and no renewal had been tried: the process was paused or starved
+ * - `taken`: another instance holds the lease
+ * - `unreachable`: the store refused a renewal, or did not answer in time
+ * - `released`: the lease was released or deleted by somebody else
+ * - `steppedDown`: `stepDown()` was called
+ * - `stalled`: the event loop did not turn for `stallTimeout`
+ * - `stopped`: `stop()` or `stopCluster()` was called, or the process is ending
+ * - `removed`: the registration was removed; the instance may still lead
+ */
+export type LossReason =
+  | "expired"
+  | "taken"
+  | "unreachable"
+  | "released"
+  | "steppedDown"
+  | "stalled"
+  | "stopped"
+  | "removed";
+
+// ---- useCluster ----
+
+/**
+ * The election to ask about: without a name, the default one of the first cluster configured. It may be had
+ * before the cluster starts, and stays the same object when the cluster is stopped and started again.
+ *
+ * @param name Another election of the same cluster, joined at the first use.
+ * @throws {TypeError} if the name is not a string of 1 to 253 bytes.
+ * @throws {ConfigError} if the configuration that was found is wrong.
+ * @throws {LoadError} if a configuration was found, and the native part cannot be loaded.
+ */
+export function useCluster(name?: string): Cluster;
+
+export interface ClusterEvents {
+  /** This instance became the leader. */
+  promoted: [term: Term];
+  /** It no longer is. All signals have been aborted; the `deregisteredFn`s have not run yet. */
+  demoted: [lost: LeadershipLostError, term: Term];
+  /** Another leader than before was seen, perhaps this instance. */
+  leaderChanged: [leader: Leader];
+  /** The store was lost, or callbacks did not end in time. Without a listener it is logged; it never throws. */
+  error: [error: ElectionError];
+}
+
+export interface Leader {
+  readonly instanceId: string;
+  readonly token: number;
+}
+
+/** One election, as this instance sees it. Errors of listeners are logged. */
+export interface Cluster extends EventEmitter<ClusterEvents> {
+  /** The name of the election; undefined as long as no configuration is known. */
+  readonly election: string | undefined;
+
+  /**
+   * Whether this instance leads: true only while the lease surely holds. Compares with the clock at each call,
+   * so it is right also after a blocked event loop, a stopped process or a suspended machine. Costs well below
+   * a microsecond. False until the cluster has started.
+   */
+  isLeader(): boolean;
+
+  /**
+   * The id of this instance, unique per process: `<HOSTNAME or hostname()>-<pid>-<random>` unless it is
+   * configured.
+   */
+  getInstanceId(): string;
+
+  /**
+   * The last leader that this instance has seen. It may be gone: this is for people, not for decisions. Kept
+   * after a demotion and after `stop()`; null if none was seen yet.
+   */
+  getLeader(): Leader | null;
+
+  /**
+   * Resolves with the term as soon as this instance leads; at once if it does. Keeps the process alive while it
+   * waits.
+   *
+   * It rejects with an {@link ElectionError}: code `WHENLEADER_TIMEOUT` after `timeout` milliseconds (default:
+   * never), `WHENLEADER_STOPPED` if the election is stopped; and with the signal's reason when it is aborted.
+   */
+  waitUntilLeader(options?: { timeout?: number; signal?: AbortSignal }): Promise<Term>;
+
+  /**
+   * Hands the leadership over: runs the `deregisteredFn`s, then releases the lease, and stays out of the
+   * election for `pause` milliseconds (default: `leaseDuration`; a process that is alone leads again at once).
+   * `isLeader()` is false from the call on.
+   *
+   * @returns Resolves when the callbacks of the term have ended; inside of a callback at once.
+   */
+  stepDown(options?: { pause?: number }): Promise<void>;
+
+  /**
+   * Leaves this election for good, and ends its registrations: runs the `deregisteredFn`s, waits for them (at
+   * most `stopTimeout`), then releases the lease. No `fn` runs after the call. When all elections are left, the
+   * cluster is stopped as by {@link stopCluster}.
+   *
+   * @returns Resolves when the lease is released; inside of a callback, whose end it would wait for, at once.
+   */
+  stop(): Promise<void>;
+}
+
+// ---- the cluster ----
+
+/**
+ * Starts the cluster of this process. Not needed if the configuration lies where it is looked for.
+ *
+ * @param config An object such as `{ cluster: { type: "StoreCluster", store: "redis://127.0.0.1:6379" } }`. Left
+ *   out: what is looked for. `${NAME}` in a string is taken from the environment.
+ * @returns What {@link useCluster} gives. Resolves when the store answered, or when it is merely away for now
+ *   (then `error` tells it); this instance need not lead yet.
+ *
+ * It rejects with a {@link ConfigError} that names the parameter, the value and what would be right; also if a
+ * cluster of another configuration runs already, or if the process already led as its only instance, because
+ * no configuration was there at the first use (see {@link expectCluster}). With a {@link LoadError} if the native
+ * part cannot be loaded. With an {@link ElectionError} of the code `WHENLEADER_STORE` if the store refuses for
+ * good.
+ */
+export function startCluster(config?: object, options?: StartOptions): Promise<Cluster>;
+
+export interface StartOptions {
+  /**
+   * Where to log. The parameter `logger` of the configuration does the same.
+   *
+   * @default warnings and errors to stderr
+   */
+  logger?: Logger;
+}
+
+/**
+ * Console-shaped, and called with one line of text; or a pino logger (also bunyan's or Fastify's), and called
+ * with an object of fields and a message. Its `level` counts, else "info"; the environment variable
+ * `WHENLEADER_LOG` (silent, error, warn, info, debug) overrides it. Its own errors change nothing.
+ */
+export interface Logger {
+  error: LogMethod;
+  warn: LogMethod;
+  info: LogMethod;
+  debug?: LogMethod;
+}
+
+// biome-ignore lint/suspicious/noExplicitAny: loggers differ in what they declare to take.
+export type LogMethod = (...values: any[]) => unknown;
+
+/**
+ * Says that {@link startCluster} will be called, so that nobody leads before: registrations wait for it. Call it
+ * at the top of an application that learns its configuration only later.
+ *
+ * @throws {ConfigError} if the process has already led as its only instance.
+ */
+export function expectCluster(): void;
+
+/**
+ * Stops all elections of this process, as {@link Cluster.stop} does, and closes what it opened. Until
+ * `startCluster()` is called again, nobody leads here.
+ *
+ * SIGTERM and SIGINT do the same before they end the process, if the application has no listener of its own
+ * for them (the parameter `signals: false` switches that off); process.exit() and an uncaught exception release
+ * the lease without waiting for callbacks.
+ *
+ * @returns Resolves when leases are released and connections closed; inside of a callback, whose end it would
+ *   wait for, at once.
+ */
+export function stopCluster(): Promise<void>;
+
+// ---- errors ----
+
+/** The configuration cannot be used, or comes too late. The message names the cure. */
+export class ConfigError extends Error {
+  constructor(message: string, options?: { cause?: unknown });
+  readonly code: "WHENLEADER_CONFIG";
+}
+
+/** The native part of the package cannot be loaded. The message names the package that is missing. */
+export class LoadError extends Error {
+  constructor(message: string, options?: { cause?: unknown });
+  readonly code: "WHENLEADER_LOAD";
+}
+
+/** A term is over: the reason of its signal, and what `deregisteredFn` and `demoted` are told. */
+export class LeadershipLostError extends Error {
+  constructor(election: string, token: number, reason: LossReason);
+  readonly code: "WHENLEADER_LOST";
+  readonly reason: LossReason;
+  readonly election: string;
+  readonly token: number;
+}
+
+/** Something about an election that is neither its configuration nor the loss of a term. */
+export interface ElectionError extends Error {
+  /**
+   * - `WHENLEADER_STORE`: the store fails; `reason` says how
+   * - `WHENLEADER_OVERRUN`: callbacks of a lost term have not ended although its lease is about to
+   * - `WHENLEADER_TIMEOUT`, `WHENLEADER_STOPPED`: of `waitUntilLeader()`
+   */
+  readonly code:
+    | "WHENLEADER_STORE"
+    | "WHENLEADER_OVERRUN"
+    | "WHENLEADER_TIMEOUT"
+    | "WHENLEADER_STOPPED";
+  readonly election: string | undefined;
+  /** A word for programs: `unreachable`, `timeout`, `refused`, `read-only`, ... */
+  readonly reason: string | undefined;
+  /** It will not mend by itself. */
+  readonly fatal: boolean;
+}

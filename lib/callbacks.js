@@ -1,0 +1,65 @@
+// Runs the application's callbacks, and knows which code runs inside of one.
+//
+// A callback that waits for its own end would wait for ever: `await remove()` inside `fn`, or
+// `await stopCluster()`. Such a wait is told apart by its asynchronous context. Following contexts costs
+// every promise of the process something on older versions of Node.js, so it is switched on only while a
+// callback is pending.
+
+/**
+ * @typedef {object} Run
+ * @property {object} owner  whose callback it is
+ * @property {boolean} ended
+ */
+
+/** @type {import("node:async_hooks").AsyncLocalStorage<Run> | null} */
+let contexts = null;
+let pending = 0;
+
+/**
+ * Calls `call`. Returns undefined if that ended at once, else a promise of its end, which never rejects.
+ *
+ * @param {object} owner
+ * @param {() => unknown} call
+ * @param {(error: unknown) => void} onError
+ * @returns {Promise<void> | undefined}
+ */
+function runCallback(owner, call, onError) {
+  if (contexts === null) {
+    const { AsyncLocalStorage } = require("node:async_hooks");
+    contexts = new AsyncLocalStorage();
+  }
+  /** @type {Run} */
+  const run = { owner, ended: false };
+  const end = () => {
+    run.ended = true;
+    pending -= 1;
+    if (pending === 0) contexts?.disable();
+  };
+  pending += 1;
+  /** @type {unknown} */
+  let result;
+  try {
+    result = contexts.run(run, call);
+  } catch (error) {
+    end();
+    onError(error);
+    return undefined;
+  }
+  if ((typeof result !== "object" && typeof result !== "function") || result === null) {
+    end();
+    return undefined;
+  }
+  // Thenables of all kinds, also those that throw, settle twice or resolve to another: as promises do.
+  return new Promise((resolve) => resolve(result)).then(end, (error) => {
+    end();
+    onError(error);
+  });
+}
+
+/** Whether this code was called by a callback that has not ended: by any, or by one of `owner`'s. */
+function insideCallback(/** @type {object | undefined} */ owner = undefined) {
+  const run = pending === 0 ? undefined : contexts?.getStore();
+  return run !== undefined && !run.ended && (owner === undefined || run.owner === owner);
+}
+
+module.exports = { runCallback, insideCallback };

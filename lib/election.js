@@ -1,0 +1,215 @@
+// One election, as this environment (the main thread or a worker) takes part in it: who leads, the
+// present term, and the registrations that hang on it.
+//
+// The order when a term begins: isLeader() is true, `promoted` is emitted, then every fn runs, in the
+// order of registration. When it ends: isLeader() is false, every signal is aborted, `demoted` is
+// emitted, then every deregisteredFn runs, and when the last of them has ended the source is told
+// (`settled`), which keeps the lease until then.
+
+const { insideCallback } = require("./callbacks.js");
+const { ElectionError, LeadershipLostError } = require("./errors.js");
+const { LiveTerm } = require("./term.js");
+
+/** @typedef {import("../index.js").LossReason} LossReason */
+/** @typedef {import("./native-types").NativeElection} NativeElection */
+/** @typedef {import("./registration.js").Registration} Registration */
+/** @typedef {(event: string, ...values: unknown[]) => void} Emit */
+
+class Election {
+  /** Set by the events of the source. A leader asks the source as well: events can be late. */
+  leading = false;
+
+  /** @type {NativeElection | null} */
+  #source = null;
+  /** @type {LiveTerm | null} */
+  #term = null;
+  /** @type {Set<Registration>} */
+  #registrations = new Set();
+  /** The last one seen. @type {{ instanceId: string, token: number } | null} */
+  #leader = null;
+  /** @type {Promise<void> | null} */
+  #stopped = null;
+  #emit;
+  #instanceId;
+
+  /**
+   * @param {string} name
+   * @param {() => string} instanceId
+   * @param {Emit} emit  to the cluster objects of this election; must not throw
+   */
+  constructor(name, instanceId, emit) {
+    /** @readonly */
+    this.name = name;
+    this.#instanceId = instanceId;
+    this.#emit = emit;
+  }
+
+  /** The source may tell of a promotion only after this. @param {NativeElection} source */
+  attach(source) {
+    this.#source = source;
+  }
+
+  get source() {
+    if (this.#source === null) throw new Error("the election has no source yet");
+    return this.#source;
+  }
+
+  get term() {
+    return this.#term;
+  }
+
+  get leader() {
+    if (!this.stopping) this.#leader = this.source.leader() ?? this.#leader;
+    return this.#leader;
+  }
+
+  get stopping() {
+    return this.#stopped !== null;
+  }
+
+  // ---- what the source tells ----
+
+  /** @param {number} token */
+  promoted(token) {
+    if (this.stopping || this.#term?.token === token) return;
+    if (this.#term !== null) this.#end("expired");
+    const term = this.#newTerm(token);
+    this.#term = term;
+    this.leading = true;
+    this.#emit("promoted", term);
+    // A listener may have ended the term again, by stop() or stepDown().
+    for (const registration of [...this.#registrations]) {
+      if (this.#term === term) registration.promoted(this.#newTerm(token));
+    }
+  }
+
+  /**
+   * @param {number} token
+   * @param {LossReason} reason
+   */
+  demoted(token, reason) {
+    if (this.#term !== null && this.#term.token <= token) this.#end(reason);
+    this.whenCallbacksEnded(token)
+      .then(() => this.source.settled(token))
+      .catch((error) => this.#warn(`the lease cannot be handed over early: ${error}`, error));
+  }
+
+  /** @param {{ instanceId: string, token: number }} leader */
+  leaderChanged(leader) {
+    this.#leader = leader;
+    this.#emit("leaderChanged", leader);
+  }
+
+  // ---- what the application asks ----
+
+  /** @param {Registration} registration */
+  add(registration) {
+    this.#registrations.add(registration);
+    // Not before the caller has got what removes it.
+    queueMicrotask(() => {
+      if (this.#term !== null && this.#registrations.has(registration)) {
+        registration.promoted(this.#newTerm(this.#term.token));
+      }
+    });
+  }
+
+  /** @param {Registration} registration */
+  delete(registration) {
+    this.#registrations.delete(registration);
+  }
+
+  /** @param {number | null} pause  in milliseconds; null: as long as the source finds right */
+  stepDown(pause) {
+    const token = this.#term?.token;
+    this.source.stepDown(pause);
+    if (token === undefined) return Promise.resolve();
+    this.#end("steppedDown");
+    return insideCallback() ? Promise.resolve() : this.whenCallbacksEnded(token);
+  }
+
+  /**
+   * Ends the part that this environment takes in the election, and its registrations with it.
+   *
+   * @returns {Promise<void>}
+   */
+  stop() {
+    if (this.#stopped === null) {
+      this.#leader = this.leader;
+      const { promise, resolve } = withResolvers();
+      this.#stopped = promise;
+      if (this.#term !== null) this.#end("stopped");
+      for (const registration of [...this.#registrations]) {
+        registration.remove((term) => new LeadershipLostError(this.name, term.token, "stopped"));
+      }
+      const { source } = this;
+      (async () => source.stop())().then(resolve, (error) => {
+        // The lease runs out by itself: whoever stops need not care, but should know.
+        this.#warn(`the election was not left cleanly: ${error}`, error);
+        resolve();
+      });
+    }
+    return this.#stopped;
+  }
+
+  /**
+   * @param {number} token
+   * @returns {Promise<unknown>}
+   */
+  whenCallbacksEnded(token) {
+    const pending = [...this.#registrations].filter((one) => !one.hasEnded(token));
+    return Promise.all(pending.map((one) => one.whenEnded(token)));
+  }
+
+  // ---- inside ----
+
+  /** @param {LossReason} reason */
+  #end(reason) {
+    const term = this.#term;
+    if (term === null) return;
+    this.leading = false;
+    this.#term = null;
+    const lost = new LeadershipLostError(this.name, term.token, reason);
+    const registrations = [...this.#registrations];
+    LiveTerm.end(term, lost);
+    for (const registration of registrations) registration.lost(lost);
+    this.#emit("demoted", lost, term);
+    for (const registration of registrations) registration.advance();
+  }
+
+  /**
+   * @param {string} message
+   * @param {unknown} cause
+   */
+  #warn(message, cause) {
+    this.#emit(
+      "error",
+      new ElectionError("WHENLEADER_STORE", message, { election: this.name, cause }),
+    );
+  }
+
+  /** @param {number} token */
+  #newTerm(token) {
+    return new LiveTerm(
+      {
+        election: this.name,
+        instanceId: this.#instanceId,
+        isCurrent: (asked) => this.leading && this.source.isCurrent(asked),
+        remaining: () => this.source.remaining(),
+      },
+      token,
+    );
+  }
+}
+
+/** @returns {{ promise: Promise<void>, resolve: () => void }} */
+function withResolvers() {
+  /** @type {() => void} */
+  let resolve = () => {};
+  /** @type {Promise<void>} */
+  const promise = new Promise((done) => {
+    resolve = done;
+  });
+  return { promise, resolve };
+}
+
+module.exports = { Election };

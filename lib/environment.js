@@ -1,0 +1,722 @@
+// Everything that one JavaScript environment (the main thread or a worker) knows of the election: which
+// cluster it takes part in, what waits for that, and who is told what.
+//
+// It begins idle. The first use looks for a configuration (`chosen`); one microtask later that cluster
+// starts, unless startCluster() came first. expectCluster() makes everything wait for startCluster()
+// (`expecting`), and so does stopCluster(): who stopped does not lead again by accident.
+
+const { insideCallback } = require("./callbacks.js");
+const { Cluster } = require("./cluster.js");
+const { discover, signOfSeveralInstances } = require("./discovery.js");
+const { Election } = require("./election.js");
+const { ConfigError, ElectionError, LeadershipLostError, fromNative } = require("./errors.js");
+const { toJson } = require("./json.js");
+const { LocalCluster } = require("./local.js");
+const { Log, checkLogger } = require("./logger.js");
+const { Registration } = require("./registration.js");
+
+/** @typedef {import("./native-types").Native} Native */
+/** @typedef {import("./native-types").NativeEvent} NativeEvent */
+/** @typedef {import("./native-types").ClusterInfo} ClusterInfo */
+/** @typedef {import("./native-types").Provider} Provider */
+/** @typedef {import("../index.js").Term} Term */
+
+/**
+ * How the cluster is to be started.
+ *
+ * @typedef {object} Plan
+ * @property {"local" | "native" | "join"} mode  join: another thread of this process runs it
+ * @property {boolean} implicit  nobody called startCluster()
+ * @property {string} json
+ * @property {string} source
+ * @property {string} baseDir
+ * @property {ClusterInfo | null} info  null: no configuration
+ */
+
+/**
+ * @typedef {{ kind: "idle" }
+ *   | { kind: "expecting" }
+ *   | { kind: "chosen", plan: Plan }
+ *   | { kind: "starting", plan: Plan, done: Promise<void> }
+ *   | { kind: "running", plan: Plan, provider: Provider }
+ *   | { kind: "stopping", done: Promise<void> }} State
+ */
+
+/**
+ * What an environment needs of the world; tests bring their own.
+ *
+ * @typedef {object} World
+ * @property {() => Native} loadNative
+ * @property {Record<string, string | undefined>} env
+ * @property {() => string} cwd
+ * @property {boolean} isMainThread
+ * @property {() => boolean} isClusterWorker
+ * @property {(ways: import("./exit.js").Ways) => () => void} watchExit
+ */
+
+/** How long a hold lasts: until it is let go. */
+const FOR_EVER = 2 ** 30;
+/** An exit waits for one try of a release: three fit into renewInterval. */
+const RELEASE_TRIES = 3;
+
+class Environment {
+  #world;
+  /** @type {State} */
+  #state = { kind: "idle" };
+  /** @type {Log | null} */
+  #log = null;
+  /** @type {Map<string | undefined, Cluster>} */
+  #clusters = new Map();
+  /** @type {Map<string, Election>} */
+  #elections = new Map();
+  /** Registrations that no election has yet. @type {Map<Registration, string | undefined>} */
+  #waiting = new Map();
+  /** @type {Set<() => void>} Who waits for a cluster object to get its election. */
+  #boundListeners = new Set();
+  #attached = false;
+  /** What the implicit local cluster has already led for. @type {string | null} */
+  #ledFor = null;
+  #holds = 0;
+  /** @type {NodeJS.Timeout | undefined} */
+  #holdTimer;
+  /** @type {(() => void) | null} */
+  #unwatchExit = null;
+  /** @type {string | null} */
+  #ownInstanceId = null;
+
+  /** @param {World} world */
+  constructor(world) {
+    this.#world = world;
+  }
+
+  // ---- what the application calls ----
+
+  /**
+   * @param {(term: Term) => unknown} fn
+   * @param {((lost: LeadershipLostError, term: Term) => unknown) | null} deregisteredFn
+   * @param {{ election?: string, keepAlive?: boolean }} options
+   * @returns {() => Promise<void>}
+   */
+  whenLeader(fn, deregisteredFn, { election: name, keepAlive = false }) {
+    this.#decide();
+    const existing = this.#state.kind === "running" ? this.#electionFor(name) : null;
+    const letGo = keepAlive ? this.hold() : () => {};
+    const functionName = fn.name || "anonymous function";
+    const registration = new Registration({
+      fn: (term) => {
+        this.ledFor(`the fn ${functionName} given to whenLeader()`);
+        return fn(term);
+      },
+      deregisteredFn,
+      onError: (err, which, term) =>
+        this.log.error(`${which} of a registration failed; the election goes on`, {
+          election: term.election,
+          token: term.token,
+          function: which === "fn" ? functionName : deregisteredFn?.name || functionName,
+          err,
+        }),
+      onEnd: () => {
+        letGo();
+        this.#waiting.delete(registration);
+        for (const election of this.#elections.values()) election.delete(registration);
+      },
+    });
+    if (existing === null) {
+      this.#waiting.set(registration, name);
+    } else if (existing.stopping) {
+      this.log.warn("fn was registered for an election that was stopped here, and will not run", {
+        election: existing.name,
+        function: functionName,
+      });
+      registration.remove(removal);
+    } else {
+      existing.add(registration);
+    }
+    return () => {
+      registration.remove(removal);
+      // Its end would wait for the callback that waits for it.
+      return insideCallback(registration) ? Promise.resolve() : registration.whenEnded();
+    };
+  }
+
+  /** @param {string | undefined} name */
+  useCluster(name) {
+    this.#decide();
+    const known =
+      this.#clusters.get(name) ??
+      (name !== undefined && name === this.defaultElection
+        ? this.#clusters.get(undefined)
+        : undefined);
+    if (known !== undefined) return known;
+    const cluster = new Cluster(this, name);
+    if (this.#state.kind === "running") Cluster.bind(cluster, this.#electionFor(name));
+    this.#clusters.set(name, cluster);
+    return cluster;
+  }
+
+  expectCluster() {
+    const state = this.#state;
+    if (state.kind === "idle" || (state.kind === "chosen" && state.plan.mode === "local")) {
+      this.#state = { kind: "expecting" };
+    } else if (state.kind === "running" && state.plan.mode === "local" && state.plan.implicit) {
+      this.#leaveImplicitCluster("expectCluster()");
+    }
+  }
+
+  /**
+   * @param {unknown} config
+   * @param {unknown} logger
+   * @returns {Promise<Cluster>}
+   */
+  async startCluster(config, logger) {
+    while (this.#state.kind === "stopping") await this.#state.done;
+    const given = config === undefined ? null : readConfig(config);
+    const ownLogger = checkLogger(logger ?? given?.logger);
+    if (ownLogger !== undefined) this.#setLogger(ownLogger);
+
+    const state = this.#state;
+    if (state.kind === "starting" || state.kind === "running") {
+      const { plan } = state;
+      if (given !== null && given.json !== plan.json) {
+        if (plan.mode !== "local") {
+          // Perhaps the same in other words; if it is not, the native side says so.
+          await this.#native
+            .startCluster(given.json, "startCluster()", this.#world.cwd())
+            .catch((error) => {
+              throw fromNative(error);
+            });
+        } else if (plan.implicit) {
+          this.#leaveImplicitCluster("startCluster()");
+          return this.startCluster(config, logger);
+        } else {
+          throw new ConfigError(
+            "startCluster() was called with another configuration, but a cluster already runs in " +
+              "this process: call stopCluster() first",
+          );
+        }
+      }
+      if (state.kind === "starting") await state.done;
+      return this.useCluster(undefined);
+    }
+    const plan = given === null ? this.#choose(false) : this.#planFor(given.json);
+    this.#clusters.set(undefined, this.#clusters.get(undefined) ?? new Cluster(this, undefined));
+    await this.#begin(plan);
+    return this.useCluster(undefined);
+  }
+
+  /** @returns {Promise<void>} */
+  async stopCluster() {
+    const state = this.#state;
+    if (state.kind !== "stopping") {
+      for (const registration of [...this.#waiting.keys()]) registration.remove(removal);
+      for (const cluster of this.#clusters.values()) Cluster.giveUpWait(cluster);
+      if (state.kind === "starting" || state.kind === "running") {
+        const done = this.#stop(state).finally(() => {
+          this.#state = { kind: "expecting" };
+        });
+        this.#state = { kind: "stopping", done };
+        done.catch(() => {}); // Whoever waits below is told.
+      } else {
+        this.#state = { kind: "expecting" };
+      }
+    }
+    // The stop waits for the callback that waits for it.
+    if (this.#state.kind === "stopping" && !insideCallback()) await this.#state.done;
+  }
+
+  // ---- what cluster objects ask ----
+
+  /** Whether a cluster object that has no election yet leads: only if the process is alone. */
+  leadsAlone() {
+    this.#decide();
+    const plan = this.#state.kind === "chosen" ? this.#state.plan : null;
+    return plan?.mode === "local";
+  }
+
+  get instanceId() {
+    this.#decide();
+    return this.#info?.instanceId ?? this.#defaultInstanceId();
+  }
+
+  get defaultElection() {
+    return this.#info?.leaseName;
+  }
+
+  get store() {
+    return this.#info?.store;
+  }
+
+  get state() {
+    return this.#state.kind === "expecting" ? "waiting for startCluster()" : "starting";
+  }
+
+  /**
+   * @param {Cluster} cluster
+   * @returns {Promise<Election>}
+   */
+  async whenBound(cluster) {
+    this.#decide();
+    for (;;) {
+      const election = Cluster.electionOf(cluster);
+      if (election !== null) return election;
+      await new Promise((/** @type {(value: void) => void} */ resolve) =>
+        this.#boundListeners.add(resolve),
+      );
+    }
+  }
+
+  /** @param {Election} election */
+  async stopElection(election) {
+    this.#giveUpWaits(election);
+    const stopped = election.stop();
+    if ([...this.#elections.values()].every((one) => one.stopping)) return this.stopCluster();
+    if (!insideCallback()) await stopped;
+  }
+
+  /** The application acts on its leadership from now on. @param {string} what */
+  ledFor(what) {
+    this.#ledFor ??= what;
+  }
+
+  /** Keeps the process alive until the returned function is called. */
+  hold() {
+    this.#holds += 1;
+    if (this.#holds === 1) this.#holdTimer = setInterval(() => {}, FOR_EVER);
+    let held = true;
+    return () => {
+      if (!held) return;
+      held = false;
+      this.#holds -= 1;
+      if (this.#holds === 0) clearInterval(this.#holdTimer);
+    };
+  }
+
+  /**
+   * @param {string | undefined} election
+   * @param {string} event
+   * @param {unknown} err
+   */
+  listenerFailed(election, event, err) {
+    this.log.error(`a listener of "${event}" failed; the election goes on`, { election, err });
+  }
+
+  get log() {
+    this.#log ??= new Log(undefined, this.#world.env.WHENLEADER_LOG);
+    return this.#log;
+  }
+
+  // ---- choosing a cluster ----
+
+  /** Looks for a configuration at the first use. Throws if there is a bad one. */
+  #decide() {
+    if (this.#state.kind !== "idle") return;
+    /** @type {State} */
+    const chosen = { kind: "chosen", plan: this.#choose(true) };
+    this.#state = chosen;
+    // An application that calls startCluster() in this very moment means that one.
+    queueMicrotask(() => {
+      if (this.#state !== chosen) return;
+      this.#begin(chosen.plan).catch((error) => {
+        if (this.#state.kind === "stopping") return;
+        this.log.error(
+          "the cluster did not start, and nobody leads here; startCluster() tries again",
+          { err: error },
+        );
+        for (const cluster of this.#clusters.values()) this.#tell(cluster, "error", [error]);
+      });
+    });
+  }
+
+  /** @returns {Plan} */
+  #choose(/** @type {boolean} */ implicit) {
+    const base = { implicit, json: "", source: "", baseDir: this.#world.cwd() };
+    const joined = this.#world.isMainThread ? null : this.#clusterOfProcess();
+    if (joined !== null) return { ...base, mode: "join", info: joined };
+    const found = discover({ env: this.#world.env, cwd: this.#world.cwd() });
+    if (found !== null) return this.#check({ ...base, ...found });
+    return { ...base, mode: "local", info: null };
+  }
+
+  /** @param {string} json */
+  #planFor(json) {
+    return this.#check({
+      implicit: false,
+      json,
+      source: "startCluster()",
+      baseDir: this.#world.cwd(),
+    });
+  }
+
+  /**
+   * @param {Pick<Plan, "implicit" | "json" | "source" | "baseDir">} found
+   * @returns {Plan}
+   */
+  #check(found) {
+    try {
+      const info = this.#native.checkConfig(found.json, found.source, found.baseDir);
+      return { ...found, info, mode: info.type === "LocalCluster" ? "local" : "native" };
+    } catch (error) {
+      throw fromNative(error);
+    }
+  }
+
+  /** What another thread of this process runs. @returns {ClusterInfo | null} */
+  #clusterOfProcess() {
+    try {
+      return this.#native.runningCluster();
+    } catch {
+      return null; // Without the native part, no thread can have started one.
+    }
+  }
+
+  // ---- starting and stopping ----
+
+  /**
+   * @param {Plan} plan
+   * @returns {Promise<void>}
+   */
+  #begin(plan) {
+    for (const warning of plan.info?.warnings ?? []) this.log.warn(warning);
+    if (plan.mode === "local") {
+      if (plan.info === null) this.#warnIfNotAlone();
+      const provider = new LocalCluster(
+        (event) => {
+          // Of a local cluster that was given up before it was used, nothing is told.
+          if (this.#state.kind !== "running" || this.#state.provider === provider) {
+            this.#dispatch(event);
+          }
+        },
+        () => plan.info?.instanceId ?? this.#defaultInstanceId(),
+        plan.info ?? undefined,
+      );
+      this.#run(plan, provider);
+      return Promise.resolve();
+    }
+    /** @type {{ kind: "starting", plan: Plan, done: Promise<void> }} */
+    const starting = { kind: "starting", plan, done: Promise.resolve() };
+    this.#state = starting;
+    starting.done = this.#startNative(plan).then(
+      (info) => {
+        if (this.#state !== starting) {
+          throw new ElectionError(
+            "WHENLEADER_STOPPED",
+            "the cluster was stopped while it was being started",
+          );
+        }
+        this.#run(plan, this.#nativeProvider(info));
+      },
+      (error) => {
+        if (this.#state === starting) this.#state = { kind: "expecting" };
+        throw fromNative(error);
+      },
+    );
+    return starting.done;
+  }
+
+  /** @param {Plan} plan */
+  async #startNative(plan) {
+    const native = this.#native;
+    if (!this.#attached) {
+      native.attach((event) => this.#dispatch(event), this.log.level);
+      this.#attached = true;
+    }
+    if (plan.mode === "join" && plan.info !== null) return plan.info;
+    return native.startCluster(plan.json, plan.source, plan.baseDir);
+  }
+
+  /**
+   * @param {ClusterInfo} info
+   * @returns {Provider}
+   */
+  #nativeProvider(info) {
+    const native = this.#native;
+    if (this.#world.isMainThread) {
+      this.#unwatchExit = this.#world.watchExit({
+        releaseNow: () => {
+          try {
+            native.releaseAllNow(info.renewInterval / RELEASE_TRIES);
+          } catch (err) {
+            this.log.warn("the lease could not be released, and runs out by itself", { err });
+          }
+        },
+        stop: () => this.stopCluster(),
+        stopTimeout: info.stopTimeout,
+        signals: info.signals,
+        log: this.log,
+      });
+    }
+    return {
+      local: false,
+      info,
+      join: (name) => native.joinElection(name),
+      stop: () => native.stopCluster(),
+    };
+  }
+
+  /**
+   * @param {Plan} plan
+   * @param {Provider} provider
+   */
+  #run(plan, provider) {
+    this.#state = { kind: "running", plan, provider };
+    for (const cluster of this.#clusters.values()) {
+      const name = Cluster.nameOf(cluster);
+      this.#orReport(name, () => Cluster.bind(cluster, this.#electionFor(name)));
+    }
+    const waiting = [...this.#waiting];
+    this.#waiting.clear();
+    for (const [registration, name] of waiting) {
+      const election = this.#orReport(name, () => this.#electionFor(name));
+      if (election === undefined) registration.remove(removal);
+      else election.add(registration);
+    }
+    for (const resolve of this.#boundListeners) resolve();
+    this.#boundListeners.clear();
+  }
+
+  /**
+   * @template T
+   * @param {string | undefined} name
+   * @param {() => T} join
+   * @returns {T | undefined}
+   */
+  #orReport(name, join) {
+    try {
+      return join();
+    } catch (err) {
+      this.log.error("this instance cannot take part in an election", { election: name, err });
+      return undefined;
+    }
+  }
+
+  /** @param {string | undefined} name */
+  #electionFor(name) {
+    const state = this.#state;
+    if (state.kind !== "running") throw new Error("no cluster runs");
+    const actual = name ?? state.provider.info.leaseName;
+    const existing = this.#elections.get(actual);
+    if (existing !== undefined) return existing;
+    /** @type {Election} */
+    const election = new Election(
+      actual,
+      () => state.provider.info.instanceId,
+      (event, ...values) => this.#emit(election, event, values),
+    );
+    // Known before it is joined, so that no event is lost.
+    this.#elections.set(actual, election);
+    try {
+      election.attach(state.provider.join(actual));
+    } catch (error) {
+      this.#elections.delete(actual);
+      throw fromNative(error);
+    }
+    return election;
+  }
+
+  /** @param {State & { kind: "starting" | "running" }} state */
+  async #stop(state) {
+    try {
+      if (state.kind === "starting") {
+        await state.done.catch(() => {});
+        if (state.plan.mode === "native") await this.#native.stopCluster();
+      } else {
+        const elections = [...this.#elections.values()];
+        await Promise.all(elections.map((election) => election.stop()));
+        await state.provider.stop();
+      }
+    } finally {
+      this.#unwatchExit?.();
+      this.#unwatchExit = null;
+      this.#elections.clear();
+      this.#ledFor = null;
+    }
+  }
+
+  /** @param {string} call */
+  #leaveImplicitCluster(call) {
+    if (this.#ledFor !== null) {
+      throw new ConfigError(
+        `${call} came too late: without a configuration this process already led as its only ` +
+          `instance, for ${this.#ledFor}, so that work would run here and on the cluster's leader. ` +
+          "Put the configuration into whenleader.config.json, or call expectCluster() before the " +
+          "first use, or call startCluster() first",
+      );
+    }
+    const state = this.#state;
+    if (state.kind !== "running") return;
+    state.provider.stop();
+    for (const cluster of this.#clusters.values()) Cluster.bind(cluster, null);
+    this.#elections.clear();
+    this.#state = { kind: "expecting" };
+  }
+
+  /** What is known of the cluster, if it is known already. */
+  get #info() {
+    const state = this.#state;
+    if (state.kind === "running") return state.provider.info;
+    return "plan" in state ? state.plan.info : null;
+  }
+
+  #warnIfNotAlone() {
+    const sign = signOfSeveralInstances(this.#world.env, this.#world.isClusterWorker);
+    if (sign === null) return;
+    this.log.warn(
+      `no configuration was found, so this process leads as if it were the only instance, but ${sign}: ` +
+        "each instance leads, and work runs once in each. Configure a cluster, for example in " +
+        "whenleader.config.json, or call expectCluster() before the first use",
+    );
+  }
+
+  #defaultInstanceId() {
+    if (this.#ownInstanceId === null) {
+      try {
+        this.#ownInstanceId = this.#native.defaultInstanceId();
+      } catch {
+        // A process that is alone needs no native part.
+        const host = this.#world.env.HOSTNAME || require("node:os").hostname();
+        const random = require("node:crypto").randomBytes(4).toString("hex");
+        this.#ownInstanceId = `${host}-${process.pid}-${random}`;
+      }
+    }
+    return this.#ownInstanceId;
+  }
+
+  get #native() {
+    return this.#world.loadNative();
+  }
+
+  /** @param {import("../index.js").Logger} logger */
+  #setLogger(logger) {
+    this.#log = new Log(logger, this.#world.env.WHENLEADER_LOG);
+    if (this.#attached) this.#native.setLogLevel(this.#log.level);
+  }
+
+  // ---- events ----
+
+  /** What the native side and the local cluster call; never throws. @param {NativeEvent} event */
+  #dispatch(event) {
+    try {
+      this.#handle(event);
+    } catch (err) {
+      this.log.error(`the event "${event.type}" could not be handled`, { err });
+    }
+  }
+
+  /** @param {NativeEvent} event */
+  #handle(event) {
+    if (event.type === "log") {
+      this.log.write(event.level === "trace" ? "debug" : event.level, event.message, event.fields);
+      return;
+    }
+    const election = this.#elections.get(event.election);
+    if (election === undefined) return;
+    switch (event.type) {
+      case "promoted":
+        election.promoted(event.token);
+        break;
+      case "demoted":
+        election.demoted(event.token, event.reason);
+        break;
+      case "leaderChanged":
+        election.leaderChanged(event);
+        break;
+      case "overrun":
+        this.#emit(election, "error", [
+          new ElectionError(
+            "WHENLEADER_OVERRUN",
+            `the callbacks of term ${event.token} of "${election.name}" have not ended although its ` +
+              "lease is about to: another instance may lead while they still run",
+            { election: election.name, reason: "overrun" },
+          ),
+        ]);
+        break;
+      case "error": {
+        const { code: reason, fatal, message } = event;
+        this.#emit(election, "error", [
+          new ElectionError("WHENLEADER_STORE", message, {
+            election: election.name,
+            reason,
+            fatal,
+          }),
+        ]);
+      }
+    }
+  }
+
+  /**
+   * @param {Election} election
+   * @param {string} event
+   * @param {unknown[]} values
+   */
+  #emit(election, event, values) {
+    let heard = false;
+    for (const cluster of [...this.#clusters.values()]) {
+      if (Cluster.electionOf(cluster) === election && this.#tell(cluster, event, values)) {
+        heard = true;
+      }
+    }
+    if (event === "error" && !heard) {
+      const error = /** @type {ElectionError} */ (values[0]);
+      const { reason } = error;
+      this.log[error.fatal ? "error" : "warn"](error.message, { election: election.name, reason });
+    }
+  }
+
+  /**
+   * @param {Cluster} cluster
+   * @param {string} event
+   * @param {unknown[]} values
+   * @returns {boolean}  whether anybody listens
+   */
+  #tell(cluster, event, values) {
+    if (event === "promoted") {
+      const waited = Cluster.endWait(cluster, /** @type {Term} */ (values[0]));
+      if (waited) this.ledFor("waitUntilLeader()");
+    }
+    if (cluster.listenerCount(event) === 0) return false;
+    if (event === "promoted") this.ledFor('a listener of "promoted"');
+    try {
+      cluster.emit(event, ...values);
+    } catch (error) {
+      this.listenerFailed(cluster.election, event, error);
+    }
+    return true;
+  }
+
+  /** @param {Election} election */
+  #giveUpWaits(election) {
+    for (const cluster of this.#clusters.values()) {
+      if (Cluster.electionOf(cluster) === election) Cluster.giveUpWait(cluster);
+    }
+  }
+}
+
+/** @param {import("./term.js").LiveTerm} term */
+function removal(term) {
+  return new LeadershipLostError(term.election, term.token, "removed");
+}
+
+/**
+ * @param {unknown} config
+ * @returns {{ json: string, logger: unknown }}
+ */
+function readConfig(config) {
+  if (typeof config !== "object" || config === null || Array.isArray(config)) {
+    throw new ConfigError(
+      "startCluster() takes an object, such as " +
+        '{ cluster: { type: "StoreCluster", store: "redis://127.0.0.1:6379" } }; ' +
+        `it was given ${config === null ? "null" : Array.isArray(config) ? "an array" : `a ${typeof config}`}`,
+    );
+  }
+  /** @type {unknown} */
+  let logger;
+  // A logger is for this side; JSON has no place for it.
+  const json = toJson(config, (key, value) => {
+    const isLogger = key === "logger" && typeof value === "object" && value !== null;
+    if (isLogger) logger ??= value;
+    return isLogger;
+  });
+  return { json, logger };
+}
+
+module.exports = { Environment };

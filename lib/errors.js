@@ -1,0 +1,106 @@
+// The errors that users meet. Each says what failed, what the library does now, and what to do.
+
+/** @typedef {import("../index.js").LossReason} LossReason */
+
+/** The configuration cannot be used, or comes too late. */
+class ConfigError extends Error {
+  /**
+   * @param {string} message
+   * @param {{ cause?: unknown }} [options]
+   */
+  constructor(message, options) {
+    super(message, options);
+    this.name = "ConfigError";
+    /** @readonly @type {"WHENLEADER_CONFIG"} */
+    this.code = "WHENLEADER_CONFIG";
+  }
+}
+
+/** The native part of the package cannot be loaded. */
+class LoadError extends Error {
+  /**
+   * @param {string} message
+   * @param {{ cause?: unknown }} [options]
+   */
+  constructor(message, options) {
+    super(message, options);
+    this.name = "LoadError";
+    /** @readonly @type {"WHENLEADER_LOAD"} */
+    this.code = "WHENLEADER_LOAD";
+  }
+}
+
+/** @type {Record<LossReason, string>} */
+const LOSSES = {
+  expired: "its lease ran out before it could be renewed (was this process paused or starved?)",
+  taken: "another instance holds the lease",
+  unreachable: "the store did not renew the lease in time",
+  released: "the lease was released or deleted by somebody else",
+  steppedDown: "stepDown() was called",
+  stalled: "the event loop did not turn for stallTimeout",
+  stopped: "it was stopped",
+  removed: "the registration was removed",
+};
+
+/** A term is over. The reason of a term's abort signal, and what deregisteredFn is told. */
+class LeadershipLostError extends Error {
+  /**
+   * @param {string} election
+   * @param {number} token
+   * @param {LossReason} reason
+   */
+  constructor(election, token, reason) {
+    super(
+      `this instance no longer leads the election "${election}" (term ${token}): ` +
+        (LOSSES[reason] ?? reason),
+    );
+    this.name = "LeadershipLostError";
+    /** @readonly @type {"WHENLEADER_LOST"} */
+    this.code = "WHENLEADER_LOST";
+    /** @readonly */
+    this.reason = reason;
+    /** @readonly */
+    this.election = election;
+    /** @readonly */
+    this.token = token;
+  }
+}
+
+/** Something about one election that is neither its configuration nor the loss of a term. */
+class ElectionError extends Error {
+  /**
+   * @param {import("../index.js").ElectionError["code"]} code
+   * @param {string} message
+   * @param {{ election?: string, reason?: string, fatal?: boolean, cause?: unknown }} [details]
+   */
+  constructor(code, message, details = {}) {
+    super(message, details.cause === undefined ? undefined : { cause: details.cause });
+    this.name = code === "WHENLEADER_TIMEOUT" ? "TimeoutError" : "ElectionError";
+    /** @readonly */
+    this.code = code;
+    /** @readonly */
+    this.election = details.election;
+    /** @readonly */
+    this.reason = details.reason;
+    /** @readonly */
+    this.fatal = details.fatal ?? false;
+  }
+}
+
+/**
+ * What native code threw, as the class that users know.
+ *
+ * @param {unknown} error
+ * @returns {unknown}
+ */
+function fromNative(error) {
+  if (!(error instanceof Error) || error instanceof ConfigError) return error;
+  const code = /** @type {{ code?: unknown }} */ (error).code;
+  if (code === "WHENLEADER_CONFIG") return new ConfigError(error.message, { cause: error });
+  if (code === "WHENLEADER_STORE") {
+    return new ElectionError(code, error.message, { fatal: true, cause: error });
+  }
+  return error;
+}
+
+module.exports = { ConfigError, LoadError, LeadershipLostError, ElectionError, fromNative };

@@ -1,0 +1,155 @@
+// The cluster of a process that is alone: it always leads. It has the shape of the native one, so that
+// nothing else needs to know the difference, but no thread, no file and no store.
+
+/** @typedef {import("./native-types").Dispatch} Dispatch */
+/** @typedef {import("./native-types").NativeElection} NativeElection */
+/** @typedef {import("./native-types").Provider} Provider */
+
+// The native side's defaults, for the case in which nobody asks it.
+const DEFAULT_ELECTION = "leader";
+const DEFAULT_STOP_TIMEOUT = 15_000;
+
+/** @implements {Provider} */
+class LocalCluster {
+  local = true;
+  /** @type {LocalElection[]} */
+  #elections = [];
+  #dispatch;
+
+  /**
+   * @param {Dispatch} dispatch
+   * @param {() => string} instanceId
+   * @param {{ leaseName?: string, stopTimeout?: number }} [config]
+   */
+  constructor(dispatch, instanceId, config = {}) {
+    this.#dispatch = dispatch;
+    this.info = {
+      leaseName: config.leaseName ?? DEFAULT_ELECTION,
+      stopTimeout: config.stopTimeout ?? DEFAULT_STOP_TIMEOUT,
+      store: "none: this process is alone and always leads",
+      // Only when it is asked for: making it may load the native part.
+      get instanceId() {
+        return instanceId();
+      },
+    };
+  }
+
+  /** @param {string} name */
+  join(name) {
+    const election = new LocalElection(name, this.#dispatch, this.info);
+    this.#elections.push(election);
+    return election;
+  }
+
+  async stop() {
+    await Promise.all(this.#elections.map((election) => election.stop()));
+  }
+}
+
+/** @implements {NativeElection} */
+class LocalElection {
+  #name;
+  #dispatch;
+  #info;
+  #token = 0;
+  #leads = false;
+  /** What waits for the end of the last term's callbacks. @type {(() => void) | null} */
+  #onSettled = null;
+  /** @type {NodeJS.Timeout | undefined} */
+  #timer;
+  /** @type {Promise<void> | null} */
+  #stopped = null;
+
+  /**
+   * @param {string} name
+   * @param {Dispatch} dispatch
+   * @param {{ readonly instanceId: string, stopTimeout: number }} info
+   */
+  constructor(name, dispatch, info) {
+    this.#name = name;
+    this.#dispatch = dispatch;
+    this.#info = info;
+    // As events of the native side: never while the caller is still at work.
+    queueMicrotask(() => this.#lead());
+  }
+
+  isLeader() {
+    return this.#leads;
+  }
+
+  remaining() {
+    return this.#leads ? Number.POSITIVE_INFINITY : 0;
+  }
+
+  /** @param {number} token */
+  isCurrent(token) {
+    return this.#leads && token === this.#token;
+  }
+
+  leader() {
+    return this.#token === 0 ? null : { instanceId: this.#info.instanceId, token: this.#token };
+  }
+
+  /** @param {number} token */
+  settled(token) {
+    if (token !== this.#token) return;
+    const next = this.#onSettled;
+    this.#onSettled = null;
+    next?.();
+  }
+
+  /** @param {number | null} pause  null: there is nobody to make way for */
+  stepDown(pause) {
+    if (!this.#leads) return;
+    this.#onSettled = () => {
+      this.#timer = setTimeout(() => this.#lead(), pause ?? 0);
+      this.#timer.unref();
+    };
+    this.#end("steppedDown");
+  }
+
+  stop() {
+    if (this.#stopped === null) {
+      clearTimeout(this.#timer);
+      /** @type {Promise<void>} */
+      this.#stopped = new Promise((resolve) => {
+        if (!this.#leads && this.#onSettled === null) {
+          resolve();
+          return;
+        }
+        const timer = setTimeout(resolve, this.#info.stopTimeout);
+        this.#onSettled = () => {
+          clearTimeout(timer);
+          resolve();
+        };
+      });
+      this.#end("stopped");
+    }
+    return this.#stopped;
+  }
+
+  #lead() {
+    if (this.#stopped !== null || this.#leads) return;
+    this.#token += 1;
+    this.#leads = true;
+    const instance = this.#info;
+    this.#dispatch({ type: "promoted", election: this.#name, token: this.#token });
+    this.#dispatch({
+      type: "leaderChanged",
+      election: this.#name,
+      token: this.#token,
+      get instanceId() {
+        return instance.instanceId;
+      },
+    });
+  }
+
+  /** @param {import("../index.js").LossReason} reason */
+  #end(reason) {
+    if (!this.#leads) return;
+    this.#leads = false;
+    this.#dispatch({ type: "demoted", election: this.#name, token: this.#token, reason });
+  }
+}
+
+module.exports = { LocalCluster };

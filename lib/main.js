@@ -1,0 +1,125 @@
+// The package's functions: arguments are checked here, then handed to this thread's environment. Loaded
+// at the first call.
+
+const { inspect } = require("node:util");
+const { isMainThread } = require("node:worker_threads");
+const { Environment } = require("./environment.js");
+const { watchExit } = require("./exit.js");
+const { loadNative } = require("./native.js");
+
+/** @typedef {import("../index.js").WhenLeaderOptions} WhenLeaderOptions */
+
+const environment = new Environment({
+  loadNative,
+  env: process.env,
+  cwd: () => process.cwd(),
+  isMainThread,
+  isClusterWorker: () =>
+    /** @type {{ isWorker?: boolean }} */ (require("node:cluster")).isWorker === true,
+  watchExit,
+});
+
+/** The most bytes that the name of an election may have. */
+const NAME_LIMIT = 253;
+
+/**
+ * @param {unknown} fn
+ * @param {unknown} deregisteredFn
+ * @param {unknown} options
+ */
+function whenLeader(fn, deregisteredFn, options) {
+  if (typeof fn !== "function") {
+    throw new TypeError(`whenLeader(fn): fn must be a function, not ${inspect(fn)}`);
+  }
+  const hasSecond = deregisteredFn !== undefined && deregisteredFn !== null;
+  if (hasSecond && typeof deregisteredFn !== "function") {
+    throw new TypeError(
+      "whenLeader(fn, deregisteredFn, options): deregisteredFn must be a function, " +
+        `null or left out, not ${inspect(deregisteredFn)}; options are the third argument`,
+    );
+  }
+  return environment.whenLeader(
+    /** @type {(term: unknown) => unknown} */ (fn),
+    hasSecond ? /** @type {(lost: unknown, term: unknown) => unknown} */ (deregisteredFn) : null,
+    checkOptions(options),
+  );
+}
+
+/**
+ * @param {unknown} options
+ * @returns {WhenLeaderOptions}
+ */
+function checkOptions(options) {
+  if (options === undefined || options === null) return {};
+  if (typeof options !== "object") {
+    throw new TypeError(`whenLeader(): options must be an object, not ${inspect(options)}`);
+  }
+  const { election, keepAlive, ...others } = /** @type {Record<string, unknown>} */ (options);
+  const unknown = Object.keys(others)[0];
+  if (unknown !== undefined) {
+    throw new TypeError(
+      `whenLeader(): options.${unknown} is not known; there are election and keepAlive`,
+    );
+  }
+  if (keepAlive !== undefined && typeof keepAlive !== "boolean") {
+    throw new TypeError(
+      `whenLeader(): options.keepAlive must be true or false, not ${inspect(keepAlive)}`,
+    );
+  }
+  return { election: checkName("whenLeader(): options.election", election), keepAlive };
+}
+
+/** @param {unknown} name */
+function useCluster(name) {
+  return environment.useCluster(checkName("useCluster(name): name", name));
+}
+
+/**
+ * @param {unknown} config
+ * @param {unknown} options
+ */
+async function startCluster(config, options) {
+  if (options !== undefined && (typeof options !== "object" || options === null)) {
+    throw new TypeError(`startCluster(): options must be an object, not ${inspect(options)}`);
+  }
+  return environment.startCluster(
+    config,
+    /** @type {{ logger?: unknown } | undefined} */ (options)?.logger,
+  );
+}
+
+function stopCluster() {
+  return environment.stopCluster();
+}
+
+function expectCluster() {
+  environment.expectCluster();
+}
+
+/**
+ * The rules that hold for every store; a store may have more.
+ *
+ * @param {string} what
+ * @param {unknown} name
+ * @returns {string | undefined}
+ */
+function checkName(what, name) {
+  if (name === undefined) return undefined;
+  if (typeof name !== "string") {
+    throw new TypeError(`${what} must be the name of an election, not ${inspect(name)}`);
+  }
+  const rule =
+    name === ""
+      ? "not be empty"
+      : Buffer.byteLength(name) > NAME_LIMIT
+        ? `have at most ${NAME_LIMIT} bytes`
+        : /\p{Cc}/u.test(name)
+          ? "hold no control character"
+          : name.trim() !== name
+            ? "not begin or end with a space"
+            : null;
+  if (rule !== null) throw new TypeError(`${what} must ${rule}: ${inspect(name)}`);
+  return name;
+}
+
+module.exports = { whenLeader, useCluster, startCluster, stopCluster, expectCluster };

@@ -1,0 +1,61 @@
+// One unbroken leadership of this instance, as the application sees it.
+
+/** @typedef {import("./errors.js").LeadershipLostError} LeadershipLostError */
+
+/**
+ * What a term asks of its election.
+ *
+ * @typedef {object} TermSource
+ * @property {string} election
+ * @property {() => string} instanceId
+ * @property {(token: number) => boolean} isCurrent
+ * @property {() => number} remaining
+ */
+
+/** @typedef {import("../index.js").Term} Term */
+
+/** @implements {Term} */
+class LiveTerm {
+  #source;
+  #controller = new AbortController();
+
+  /**
+   * @param {TermSource} source
+   * @param {number} token
+   */
+  constructor(source, token) {
+    this.#source = source;
+    /** @readonly */
+    this.election = source.election;
+    /** @readonly */
+    this.token = token;
+  }
+
+  get instanceId() {
+    return this.#source.instanceId();
+  }
+
+  get signal() {
+    return this.#controller.signal;
+  }
+
+  isCurrent() {
+    return this.#source.isCurrent(this.token);
+  }
+
+  remaining() {
+    return this.isCurrent() ? this.#source.remaining() : 0;
+  }
+
+  /**
+   * Not a method: only the library ends a term.
+   *
+   * @param {LiveTerm} term
+   * @param {LeadershipLostError} lost
+   */
+  static end(term, lost) {
+    term.#controller.abort(lost); // A second abort changes nothing, and the first reason stays.
+  }
+}
+
+module.exports = { LiveTerm };
