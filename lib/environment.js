@@ -93,11 +93,11 @@ class Environment {
 
   /**
    * @param {(term: Term) => unknown} fn
-   * @param {((lost: LeadershipLostError, term: Term) => unknown) | null} deregisteredFn
-   * @param {{ election?: string, keepAlive?: boolean }} options
+   * @param {((lost: LeadershipLostError, term: Term) => unknown) | null} [deregisteredFn]
+   * @param {{ election?: string, keepAlive?: boolean }} [options]
    * @returns {() => Promise<void>}
    */
-  whenLeader(fn, deregisteredFn, { election: name, keepAlive = false }) {
+  whenLeader(fn, deregisteredFn = null, { election: name, keepAlive = false } = {}) {
     this.#decide();
     const existing = this.#state.kind === "running" ? this.#electionFor(name) : null;
     const letGo = keepAlive ? this.hold() : () => {};
