@@ -22,7 +22,8 @@
  * 3. in the working directory, then in the nearest parent that has a package.json:
  *    `whenleader.config.json`, the key `"whenleader"` of package.json, `webda.config.json`.
  *
- * All durations are milliseconds. Nothing here keeps a process alive, unless it is said so.
+ * All durations are milliseconds. Taking part keeps no process alive: one whose only purpose is the leader's
+ * work, and which would end while it follows, sets `keepAlive: true` in its configuration.
  *
  * @packageDocumentation
  */
@@ -77,14 +78,6 @@ export interface WhenLeaderOptions {
    * @default the configuration's `leaseName`, which is "leader" by default
    */
   election?: string;
-
-  /**
-   * Keeps the process alive as long as the registration exists. For a process whose only purpose is the
-   * leader's work, and which would end while it follows.
-   *
-   * @default false
-   */
-  keepAlive?: boolean;
 }
 
 /** One unbroken leadership of this instance. */
@@ -101,6 +94,9 @@ export interface Term {
    * one it has seen: nothing else protects from a leader that was paused in the middle of a write.
    */
   readonly token: number;
+
+  /** Names the term in logs and traces: 32 hexadecimal digits, as in the W3C's trace context. */
+  readonly traceId: string;
 
   /**
    * Aborted the moment the term ends, or the registration is removed, before any callback about it runs. Its
@@ -160,7 +156,7 @@ export interface ClusterEvents {
   demoted: [lost: LeadershipLostError, term: Term];
   /** Another leader than before was seen, perhaps this instance. */
   leaderChanged: [leader: Leader];
-  /** The store was lost, or callbacks did not end in time. Without a listener it is logged; it never throws. */
+  /** The store was lost, or callbacks did not end in time. It is logged in any case, and never throws. */
   error: [error: ElectionError];
 }
 

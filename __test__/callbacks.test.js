@@ -1,5 +1,3 @@
-"use strict";
-
 // whenLeader(): when its callbacks run, and what their errors do.
 
 const assert = require("node:assert/strict");
@@ -82,12 +80,7 @@ test("deregisteredFn waits for a pending fn, whose signal is aborted at once", a
   assert.deepEqual(events, ["fn 1"]);
   work.open();
   await settle();
-  assert.deepEqual(events, [
-    "fn 1",
-    "fn 1 ended",
-    "deregistered 1 taken",
-    "deregistered 1 ended",
-  ]);
+  assert.deepEqual(events, ["fn 1", "fn 1 ended", "deregistered 1 taken", "deregistered 1 ended"]);
 });
 
 test("the next fn waits for a pending deregisteredFn", async () => {
@@ -109,7 +102,9 @@ test("the next fn waits for a pending deregisteredFn", async () => {
 test("of several terms that pass while a callback is pending only the newest runs", async () => {
   const { environment, election } = await startedWorld();
   const work = gate();
-  const { events } = record(environment, { fn: ({ token }) => (token === 1 ? work.promise : null) });
+  const { events } = record(environment, {
+    fn: ({ token }) => (token === 1 ? work.promise : null),
+  });
   election.promote(1);
   await settle();
   for (const token of [2, 3, 4]) {
@@ -151,6 +146,7 @@ test("deregisteredFn does not run for a registration whose fn did not", async ()
 
 test("any error of a callback is logged with election, token and function, and nothing else happens", async () => {
   const throwing = {
+    // biome-ignore lint/suspicious/noThenProperty: such things exist.
     get then() {
       throw new Error("getter");
     },
@@ -265,7 +261,11 @@ test("removing while fn is pending waits for fn and for deregisteredFn", async (
   election.promote(1);
   await settle();
   await remove();
-  assert.deepEqual(events.slice(1), ["fn 1 ended", "deregistered 1 removed", "deregistered 1 ended"]);
+  assert.deepEqual(events.slice(1), [
+    "fn 1 ended",
+    "deregistered 1 removed",
+    "deregistered 1 ended",
+  ]);
 });
 
 test("awaiting the removal inside of fn or of deregisteredFn does not wait for itself", async () => {

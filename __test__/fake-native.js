@@ -1,5 +1,3 @@
-"use strict";
-
 // Stands in for native.js where a test wants to say itself who leads, and when.
 
 const { EventEmitter } = require("node:events");
@@ -17,16 +15,10 @@ class FakeElection {
     this.name = name;
   }
 
-  isLeader() {
-    return this.leads;
-  }
+  isLeader = () => this.leads;
 
-  remaining() {
-    return this.leads ? 1000 : 0;
-  }
-
-  isCurrent(token) {
-    return this.leads && token === this.token;
+  remaining(token) {
+    return this.leads && token === this.token ? 1000 : 0;
   }
 
   leader() {
@@ -63,7 +55,7 @@ class FakeElection {
   promote(token = this.token + 1) {
     this.token = token;
     this.leads = true;
-    this.native.dispatch({ type: "promoted", election: this.name, token });
+    this.native.dispatch({ type: "promoted", election: this.name, token, traceId: "ab" });
   }
 
   demote(reason = "taken") {
@@ -153,7 +145,10 @@ function fakeWorld(overrides = {}) {
   const native = new FakeNative();
   const lines = [];
   const logger = Object.fromEntries(
-    ["error", "warn", "info", "debug"].map((level) => [level, (text) => lines.push(`${level} ${text}`)]),
+    ["error", "warn", "info", "debug"].map((level) => [
+      level,
+      (text) => lines.push(`${level} ${text}`),
+    ]),
   );
   const environment = new Environment({
     loadNative: () => native,

@@ -6,6 +6,7 @@
 const { EventEmitter } = require("node:events");
 const { inspect } = require("node:util");
 const { ElectionError } = require("./errors.js");
+const { hold } = require("./hold.js");
 
 /** @typedef {import("./election.js").Election} Election */
 /** @typedef {import("./environment.js").Environment} Environment */
@@ -38,7 +39,7 @@ class Cluster extends EventEmitter {
     const election = this.#election;
     if (election === null) return this.#environment.leadsAlone();
     // Followers are answered by the flag. A leader's answer is the native side's: the flag may be late.
-    return election.leading && election.source.isLeader();
+    return election.leading && election.ask();
   }
 
   getInstanceId() {
@@ -61,9 +62,8 @@ class Cluster extends EventEmitter {
       return this.#election.term;
     }
     if (this.#election?.stopping) throw this.#stoppedError();
-    const letGo = this.#environment.hold();
     /** @type {(() => void)[]} */
-    const cleanups = [letGo];
+    const cleanups = [hold()];
     try {
       return await new Promise((resolve, reject) => {
         const waiter = { resolve, reject };
@@ -180,7 +180,7 @@ class Cluster extends EventEmitter {
 /** @param {Election} election */
 function stateOf(election) {
   if (election.stopping) return "stopped";
-  return election.leading && election.source.isLeader() ? "leader" : "follower";
+  return election.leading && election.ask() ? "leader" : "follower";
 }
 
 /**

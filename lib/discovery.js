@@ -1,5 +1,8 @@
 // Where a configuration is looked for when none is given to startCluster(). What it says is judged by
 // the native side; here it is only found.
+//
+// A file of our own must hold a cluster. package.json and webda.config.json belong to others as well, so
+// one that has none for us is passed over.
 
 const fs = require("node:fs");
 const path = require("node:path");
@@ -11,20 +14,25 @@ const { parseJson } = require("./json.js");
  * @property {string} json
  * @property {string} source   names it in errors
  * @property {string} baseDir  where its relative paths start
+ * @property {boolean} [shared]  others use the file as well
  */
 
 /**
  * @param {{ env: Record<string, string | undefined>, cwd: string }} process
- * @returns {Found | null}
+ * @returns {Generator<Found, void, void>}  the first one that holds a cluster counts
  */
-function discover({ env, cwd }) {
+function* discover({ env, cwd }) {
   const given = env.WHENLEADER_CONFIG?.trim();
-  if (given) return fromEnvironment(given, cwd);
-  for (const folder of foldersToSearch(cwd)) {
-    const found = fromOwnFile(folder) ?? fromPackageJson(folder) ?? fromWebdaConfig(folder);
-    if (found !== null) return found;
+  if (given) {
+    yield fromEnvironment(given, cwd);
+    return;
   }
-  return null;
+  for (const folder of foldersToSearch(cwd)) {
+    for (const look of [fromOwnFile, fromPackageJson, fromWebdaConfig]) {
+      const found = look(folder);
+      if (found !== null) yield found;
+    }
+  }
 }
 
 /**
@@ -87,7 +95,12 @@ function fromPackageJson(folder) {
   const own = asObject(parseJson(text, file))?.whenleader;
   // Whatever stands there was meant for us, so a slip in it must be an error, not silence.
   if (own === undefined || own === null || Object.keys(Object(own)).length === 0) return null;
-  return { json: JSON.stringify(own), source: `"whenleader" in ${file}`, baseDir: folder };
+  return {
+    json: JSON.stringify(own),
+    source: `"whenleader" in ${file}`,
+    baseDir: folder,
+    shared: true,
+  };
 }
 
 /**
@@ -98,7 +111,8 @@ function fromWebdaConfig(folder) {
   const file = path.join(folder, "webda.config.json");
   const text = read(file);
   if (text === null) return null;
-  return namesCluster(parseJson(text, file)) ? { json: text, source: file, baseDir: folder } : null;
+  if (!namesCluster(parseJson(text, file))) return null;
+  return { json: text, source: file, baseDir: folder, shared: true };
 }
 
 /**

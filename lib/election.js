@@ -11,22 +11,22 @@ const { ElectionError, LeadershipLostError } = require("./errors.js");
 const { LiveTerm } = require("./term.js");
 
 /** @typedef {import("../index.js").LossReason} LossReason */
-/** @typedef {import("./native-types").NativeElection} NativeElection */
+/** @typedef {import("./native-types").ElectionSource} ElectionSource */
 /** @typedef {import("./registration.js").Registration} Registration */
 /** @typedef {(event: string, ...values: unknown[]) => void} Emit */
 
 class Election {
   /** Set by the events of the source. A leader asks the source as well: events can be late. */
   leading = false;
+  /** The source's isLeader(). Here, so that the most frequent question takes the shortest way. */
+  ask = () => false;
 
-  /** @type {NativeElection | null} */
+  /** @type {ElectionSource | null} */
   #source = null;
   /** @type {LiveTerm | null} */
   #term = null;
   /** @type {Set<Registration>} */
   #registrations = new Set();
-  /** The last one seen. @type {{ instanceId: string, token: number } | null} */
-  #leader = null;
   /** @type {Promise<void> | null} */
   #stopped = null;
   #emit;
@@ -44,9 +44,10 @@ class Election {
     this.#emit = emit;
   }
 
-  /** The source may tell of a promotion only after this. @param {NativeElection} source */
+  /** The source may tell of a promotion only after this. @param {ElectionSource} source */
   attach(source) {
     this.#source = source;
+    this.ask = source.isLeader;
   }
 
   get source() {
@@ -59,8 +60,7 @@ class Election {
   }
 
   get leader() {
-    if (!this.stopping) this.#leader = this.source.leader() ?? this.#leader;
-    return this.#leader;
+    return this.source.leader();
   }
 
   get stopping() {
@@ -69,17 +69,20 @@ class Election {
 
   // ---- what the source tells ----
 
-  /** @param {number} token */
-  promoted(token) {
+  /**
+   * @param {number} token
+   * @param {string} traceId
+   */
+  promoted(token, traceId) {
     if (this.stopping || this.#term?.token === token) return;
     if (this.#term !== null) this.#end("expired");
-    const term = this.#newTerm(token);
+    const term = this.#newTerm(token, traceId);
     this.#term = term;
     this.leading = true;
     this.#emit("promoted", term);
     // A listener may have ended the term again, by stop() or stepDown().
     for (const registration of [...this.#registrations]) {
-      if (this.#term === term) registration.promoted(this.#newTerm(token));
+      if (this.#term === term) registration.promoted(this.#newTerm(token, traceId));
     }
   }
 
@@ -94,12 +97,6 @@ class Election {
       .catch((error) => this.#warn(`the lease cannot be handed over early: ${error}`, error));
   }
 
-  /** @param {{ instanceId: string, token: number }} leader */
-  leaderChanged(leader) {
-    this.#leader = leader;
-    this.#emit("leaderChanged", leader);
-  }
-
   // ---- what the application asks ----
 
   /** @param {Registration} registration */
@@ -108,7 +105,7 @@ class Election {
     // Not before the caller has got what removes it.
     queueMicrotask(() => {
       if (this.#term !== null && this.#registrations.has(registration)) {
-        registration.promoted(this.#newTerm(this.#term.token));
+        registration.promoted(this.#newTerm(this.#term.token, this.#term.traceId));
       }
     });
   }
@@ -134,7 +131,6 @@ class Election {
    */
   stop() {
     if (this.#stopped === null) {
-      this.#leader = this.leader;
       const { promise, resolve } = withResolvers();
       this.#stopped = promise;
       if (this.#term !== null) this.#end("stopped");
@@ -187,16 +183,19 @@ class Election {
     );
   }
 
-  /** @param {number} token */
-  #newTerm(token) {
+  /**
+   * @param {number} token
+   * @param {string} traceId
+   */
+  #newTerm(token, traceId) {
     return new LiveTerm(
       {
         election: this.name,
         instanceId: this.#instanceId,
-        isCurrent: (asked) => this.leading && this.source.isCurrent(asked),
-        remaining: () => this.source.remaining(),
+        remaining: (asked) => (this.leading ? this.source.remaining(asked) : 0),
       },
       token,
+      traceId,
     );
   }
 }

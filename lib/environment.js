@@ -9,7 +9,14 @@ const { insideCallback } = require("./callbacks.js");
 const { Cluster } = require("./cluster.js");
 const { discover, signOfSeveralInstances } = require("./discovery.js");
 const { Election } = require("./election.js");
-const { ConfigError, ElectionError, LeadershipLostError, fromNative } = require("./errors.js");
+const {
+  ConfigError,
+  ElectionError,
+  LeadershipLostError,
+  fromNative,
+  saysNoCluster,
+} = require("./errors.js");
+const { hold } = require("./hold.js");
 const { toJson } = require("./json.js");
 const { LocalCluster } = require("./local.js");
 const { Log, checkLogger } = require("./logger.js");
@@ -54,8 +61,6 @@ const { Registration } = require("./registration.js");
  * @property {(ways: import("./exit.js").Ways) => () => void} watchExit
  */
 
-/** How long a hold lasts: until it is let go. */
-const FOR_EVER = 2 ** 30;
 /** An exit waits for one try of a release: three fit into renewInterval. */
 const RELEASE_TRIES = 3;
 
@@ -76,11 +81,8 @@ class Environment {
   #attached = false;
   /** What the implicit local cluster has already led for. @type {string | null} */
   #ledFor = null;
-  #holds = 0;
-  /** @type {NodeJS.Timeout | undefined} */
-  #holdTimer;
   /** @type {(() => void) | null} */
-  #unwatchExit = null;
+  #onStop = null;
   /** @type {string | null} */
   #ownInstanceId = null;
 
@@ -94,13 +96,12 @@ class Environment {
   /**
    * @param {(term: Term) => unknown} fn
    * @param {((lost: LeadershipLostError, term: Term) => unknown) | null} [deregisteredFn]
-   * @param {{ election?: string, keepAlive?: boolean }} [options]
+   * @param {{ election?: string }} [options]
    * @returns {() => Promise<void>}
    */
-  whenLeader(fn, deregisteredFn = null, { election: name, keepAlive = false } = {}) {
+  whenLeader(fn, deregisteredFn = null, { election: name } = {}) {
     this.#decide();
     const existing = this.#state.kind === "running" ? this.#electionFor(name) : null;
-    const letGo = keepAlive ? this.hold() : () => {};
     const functionName = fn.name || "anonymous function";
     const registration = new Registration({
       fn: (term) => {
@@ -116,7 +117,6 @@ class Environment {
           err,
         }),
       onEnd: () => {
-        letGo();
         this.#waiting.delete(registration);
         for (const election of this.#elections.values()) election.delete(registration);
       },
@@ -278,19 +278,6 @@ class Environment {
     this.#ledFor ??= what;
   }
 
-  /** Keeps the process alive until the returned function is called. */
-  hold() {
-    this.#holds += 1;
-    if (this.#holds === 1) this.#holdTimer = setInterval(() => {}, FOR_EVER);
-    let held = true;
-    return () => {
-      if (!held) return;
-      held = false;
-      this.#holds -= 1;
-      if (this.#holds === 0) clearInterval(this.#holdTimer);
-    };
-  }
-
   /**
    * @param {string | undefined} election
    * @param {string} event
@@ -332,8 +319,13 @@ class Environment {
     const base = { implicit, json: "", source: "", baseDir: this.#world.cwd() };
     const joined = this.#world.isMainThread ? null : this.#clusterOfProcess();
     if (joined !== null) return { ...base, mode: "join", info: joined };
-    const found = discover({ env: this.#world.env, cwd: this.#world.cwd() });
-    if (found !== null) return this.#check({ ...base, ...found });
+    for (const found of discover({ env: this.#world.env, cwd: this.#world.cwd() })) {
+      try {
+        return this.#check({ ...base, ...found });
+      } catch (error) {
+        if (!found.shared || !saysNoCluster(error)) throw error;
+      }
+    }
     return { ...base, mode: "local", info: null };
   }
 
@@ -430,8 +422,11 @@ class Environment {
    */
   #nativeProvider(info) {
     const native = this.#native;
-    if (this.#world.isMainThread) {
-      this.#unwatchExit = this.#world.watchExit({
+    const { isMainThread } = this.#world;
+    const letGo = info.keepAlive ? hold() : () => {};
+    let unwatchExit = () => {};
+    if (isMainThread) {
+      unwatchExit = this.#world.watchExit({
         releaseNow: () => {
           try {
             native.releaseAllNow(info.renewInterval / RELEASE_TRIES);
@@ -445,11 +440,17 @@ class Environment {
         log: this.log,
       });
     }
+    this.#onStop = () => {
+      unwatchExit();
+      letGo();
+    };
     return {
-      local: false,
       info,
       join: (name) => native.joinElection(name),
-      stop: () => native.stopCluster(),
+      // Workers share the cluster with the main thread: they only leave its elections.
+      stop: async () => {
+        if (isMainThread) await native.stopCluster();
+      },
     };
   }
 
@@ -500,7 +501,13 @@ class Environment {
     const election = new Election(
       actual,
       () => state.provider.info.instanceId,
-      (event, ...values) => this.#emit(election, event, values),
+      (event, ...values) => {
+        // What the native side tells is in its log already.
+        if (event === "error") {
+          this.log.warn(/** @type {Error} */ (values[0]).message, { election: actual });
+        }
+        this.#emit(election, event, values);
+      },
     );
     // Known before it is joined, so that no event is lost.
     this.#elections.set(actual, election);
@@ -525,8 +532,8 @@ class Environment {
         await state.provider.stop();
       }
     } finally {
-      this.#unwatchExit?.();
-      this.#unwatchExit = null;
+      this.#onStop?.();
+      this.#onStop = null;
       this.#elections.clear();
       this.#ledFor = null;
     }
@@ -612,13 +619,17 @@ class Environment {
     if (election === undefined) return;
     switch (event.type) {
       case "promoted":
-        election.promoted(event.token);
+        election.promoted(event.token, event.traceId);
         break;
       case "demoted":
         election.demoted(event.token, event.reason);
         break;
       case "leaderChanged":
-        election.leaderChanged(event);
+        // The id of a local leader may have to be made first: only for those who listen.
+        if (this.#isHeard(election, event.type)) {
+          const { instanceId, token } = event;
+          this.#emit(election, event.type, [{ instanceId, token }]);
+        }
         break;
       case "overrun":
         this.#emit(election, "error", [
@@ -646,19 +657,21 @@ class Environment {
   /**
    * @param {Election} election
    * @param {string} event
+   */
+  #isHeard(election, event) {
+    return [...this.#clusters.values()].some(
+      (cluster) => Cluster.electionOf(cluster) === election && cluster.listenerCount(event) > 0,
+    );
+  }
+
+  /**
+   * @param {Election} election
+   * @param {string} event
    * @param {unknown[]} values
    */
   #emit(election, event, values) {
-    let heard = false;
     for (const cluster of [...this.#clusters.values()]) {
-      if (Cluster.electionOf(cluster) === election && this.#tell(cluster, event, values)) {
-        heard = true;
-      }
-    }
-    if (event === "error" && !heard) {
-      const error = /** @type {ElectionError} */ (values[0]);
-      const { reason } = error;
-      this.log[error.fatal ? "error" : "warn"](error.message, { election: election.name, reason });
+      if (Cluster.electionOf(cluster) === election) this.#tell(cluster, event, values);
     }
   }
 
@@ -666,21 +679,20 @@ class Environment {
    * @param {Cluster} cluster
    * @param {string} event
    * @param {unknown[]} values
-   * @returns {boolean}  whether anybody listens
    */
   #tell(cluster, event, values) {
     if (event === "promoted") {
       const waited = Cluster.endWait(cluster, /** @type {Term} */ (values[0]));
       if (waited) this.ledFor("waitUntilLeader()");
     }
-    if (cluster.listenerCount(event) === 0) return false;
+    // An "error" that nobody listens to would be thrown. It has been logged where it was found.
+    if (cluster.listenerCount(event) === 0) return;
     if (event === "promoted") this.ledFor('a listener of "promoted"');
     try {
       cluster.emit(event, ...values);
     } catch (error) {
       this.listenerFailed(cluster.election, event, error);
     }
-    return true;
   }
 
   /** @param {Election} election */

@@ -87,6 +87,17 @@ class ElectionError extends Error {
   }
 }
 
+/** Of native code: the text is fine, but configures no cluster. */
+const NO_CLUSTER = "WHENLEADER_NO_CLUSTER";
+
+/** @param {unknown} error */
+function saysNoCluster(error) {
+  return (
+    error instanceof ConfigError &&
+    /** @type {{ code?: unknown } | undefined} */ (error.cause)?.code === NO_CLUSTER
+  );
+}
+
 /**
  * What native code threw, as the class that users know.
  *
@@ -96,11 +107,20 @@ class ElectionError extends Error {
 function fromNative(error) {
   if (!(error instanceof Error) || error instanceof ConfigError) return error;
   const code = /** @type {{ code?: unknown }} */ (error).code;
-  if (code === "WHENLEADER_CONFIG") return new ConfigError(error.message, { cause: error });
+  if (code === "WHENLEADER_CONFIG" || code === NO_CLUSTER) {
+    return new ConfigError(error.message, { cause: error });
+  }
   if (code === "WHENLEADER_STORE") {
     return new ElectionError(code, error.message, { fatal: true, cause: error });
   }
   return error;
 }
 
-module.exports = { ConfigError, LoadError, LeadershipLostError, ElectionError, fromNative };
+module.exports = {
+  ConfigError,
+  LoadError,
+  LeadershipLostError,
+  ElectionError,
+  fromNative,
+  saysNoCluster,
+};

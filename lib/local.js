@@ -1,17 +1,20 @@
 // The cluster of a process that is alone: it always leads. It has the shape of the native one, so that
 // nothing else needs to know the difference, but no thread, no file and no store.
 
+const { randomBytes } = require("node:crypto");
+
 /** @typedef {import("./native-types").Dispatch} Dispatch */
-/** @typedef {import("./native-types").NativeElection} NativeElection */
+/** @typedef {import("./native-types").ElectionSource} ElectionSource */
 /** @typedef {import("./native-types").Provider} Provider */
 
 // The native side's defaults, for the case in which nobody asks it.
 const DEFAULT_ELECTION = "leader";
 const DEFAULT_STOP_TIMEOUT = 15_000;
+/** As in the W3C's trace context. */
+const TRACE_ID_BYTES = 16;
 
 /** @implements {Provider} */
 class LocalCluster {
-  local = true;
   /** @type {LocalElection[]} */
   #elections = [];
   #dispatch;
@@ -46,7 +49,7 @@ class LocalCluster {
   }
 }
 
-/** @implements {NativeElection} */
+/** @implements {ElectionSource} */
 class LocalElection {
   #name;
   #dispatch;
@@ -73,17 +76,11 @@ class LocalElection {
     queueMicrotask(() => this.#lead());
   }
 
-  isLeader() {
-    return this.#leads;
-  }
-
-  remaining() {
-    return this.#leads ? Number.POSITIVE_INFINITY : 0;
-  }
+  isLeader = () => this.#leads;
 
   /** @param {number} token */
-  isCurrent(token) {
-    return this.#leads && token === this.#token;
+  remaining(token) {
+    return this.#leads && token === this.#token ? Number.POSITIVE_INFINITY : 0;
   }
 
   leader() {
@@ -132,14 +129,15 @@ class LocalElection {
     if (this.#stopped !== null || this.#leads) return;
     this.#token += 1;
     this.#leads = true;
-    const instance = this.#info;
-    this.#dispatch({ type: "promoted", election: this.#name, token: this.#token });
+    const about = { election: this.#name, token: this.#token };
+    const info = this.#info;
+    const traceId = randomBytes(TRACE_ID_BYTES).toString("hex");
+    this.#dispatch({ type: "promoted", ...about, traceId });
     this.#dispatch({
       type: "leaderChanged",
-      election: this.#name,
-      token: this.#token,
+      ...about,
       get instanceId() {
-        return instance.instanceId;
+        return info.instanceId;
       },
     });
   }

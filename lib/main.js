@@ -3,14 +3,21 @@
 
 const { inspect } = require("node:util");
 const { isMainThread } = require("node:worker_threads");
+const { Bridge } = require("./bridge.js");
 const { Environment } = require("./environment.js");
 const { watchExit } = require("./exit.js");
 const { loadNative } = require("./native.js");
 
 /** @typedef {import("../index.js").WhenLeaderOptions} WhenLeaderOptions */
 
+/** @type {Bridge | null} */
+let bridge = null;
+
 const environment = new Environment({
-  loadNative,
+  loadNative: () => {
+    bridge ??= new Bridge(loadNative());
+    return bridge;
+  },
   env: process.env,
   cwd: () => process.cwd(),
   isMainThread,
@@ -54,19 +61,12 @@ function checkOptions(options) {
   if (typeof options !== "object") {
     throw new TypeError(`whenLeader(): options must be an object, not ${inspect(options)}`);
   }
-  const { election, keepAlive, ...others } = /** @type {Record<string, unknown>} */ (options);
+  const { election, ...others } = /** @type {Record<string, unknown>} */ (options);
   const unknown = Object.keys(others)[0];
   if (unknown !== undefined) {
-    throw new TypeError(
-      `whenLeader(): options.${unknown} is not known; there are election and keepAlive`,
-    );
+    throw new TypeError(`whenLeader(): options.${unknown} is not known; there is election`);
   }
-  if (keepAlive !== undefined && typeof keepAlive !== "boolean") {
-    throw new TypeError(
-      `whenLeader(): options.keepAlive must be true or false, not ${inspect(keepAlive)}`,
-    );
-  }
-  return { election: checkName("whenLeader(): options.election", election), keepAlive };
+  return { election: checkName("whenLeader(): options.election", election) };
 }
 
 /** @param {unknown} name */

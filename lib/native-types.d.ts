@@ -1,20 +1,27 @@
-// What lib expects of native.js, and of whatever stands in for it: the local cluster, and tests.
-// The generated native.d.ts describes the same functions as Rust sees them.
+// What lib expects of native.js (`RawNative`, which the generated native.d.ts describes as Rust sees it),
+// and of whatever can stand in for it: the local cluster, and tests.
 
 import type { LossReason } from "../index.js";
 
+/** About an election, or for the log. */
 export type NativeEvent =
-  | { type: "promoted"; election: string; token: number }
+  | { type: "promoted"; election: string; token: number; traceId: string }
   | { type: "demoted"; election: string; token: number; reason: LossReason }
-  | { type: "leaderChanged"; election: string; instanceId: string; token: number }
+  | { type: "leaderChanged"; election: string; token: number; readonly instanceId: string }
   | { type: "error"; election: string; code: string; message: string; fatal: boolean }
   | { type: "overrun"; election: string; token: number }
   | {
       type: "log";
       level: "trace" | "debug" | "info" | "warn" | "error";
       message: string;
-      fields: Record<string, string | number>;
+      fields: Record<string, string>;
     };
+
+/** Between the addon and lib/bridge.js. */
+export type BridgeEvent =
+  | { type: "left"; election: string }
+  | { type: "turn" }
+  | { type: "done"; operation: number; code?: string; message?: string; info?: ClusterInfo };
 
 export type Dispatch = (event: NativeEvent) => void;
 
@@ -27,40 +34,65 @@ export interface ClusterInfo {
   stopTimeout: number;
   onOverrun: string;
   signals: boolean;
+  keepAlive: boolean;
   candidate: boolean;
-  /** Without a password. */
+  /** Without a password; empty until the cluster runs. */
   store: string;
   warnings: string[];
 }
 
-export interface NativeElection {
-  isLeader(): boolean;
-  remaining(): number;
-  isCurrent(token: number): boolean;
-  leader(): { instanceId: string; token: number } | null;
-  settled(token: number): void;
-  stepDown(pauseMs: number | null): void;
-  stop(): Promise<void>;
+export interface RawNative {
+  attach(dispatch: (event: NativeEvent | BridgeEvent) => void, logLevel: string): void;
+  setLogLevel(level: string): void;
+  checkConfig(json: string, source: string, baseDir: string): ClusterInfo;
+  startCluster(json: string, source: string, baseDir: string, operation: number): void;
+  runningCluster(): ClusterInfo | null;
+  joinElection(name: string): void;
+  isLeaderFunction(name: string): () => boolean;
+  remaining(name: string, token: number): number;
+  leader(name: string): { instanceId: string; token: number } | null;
+  settled(name: string, token: number): void;
+  stepDown(name: string, pauseMs?: number): void;
+  stopElection(name: string, operation: number): void;
+  stopCluster(operation: number): void;
+  releaseAllNow(timeoutMs: number): boolean;
+  defaultInstanceId(): string;
 }
 
+/** What lib/bridge.js makes of it. */
 export interface Native {
   attach(dispatch: Dispatch, logLevel: string): void;
   setLogLevel(level: string): void;
   checkConfig(json: string, source: string, baseDir: string): ClusterInfo;
   startCluster(json: string, source: string, baseDir: string): Promise<ClusterInfo>;
   runningCluster(): ClusterInfo | null;
-  joinElection(name: string): NativeElection;
+  joinElection(name: string): ElectionSource;
   releaseAllNow(timeoutMs: number): boolean;
   stopCluster(): Promise<void>;
   defaultInstanceId(): string;
 }
 
+/** One election, as the side that decides it sees it. */
+export interface ElectionSource {
+  /** Fast; works without `this`. */
+  isLeader: () => boolean;
+  /** Milliseconds until the deadline of that term; 0 if it is not led. */
+  remaining(token: number): number;
+  /** The last one seen. */
+  leader(): { instanceId: string; token: number } | null;
+  /** All callbacks about the end of that term have ended: owed after each "demoted". */
+  settled(token: number): void;
+  /** null: for as long as the source finds right. */
+  stepDown(pauseMs: number | null): void;
+  /** Tells "demoted" first, if it led; resolves when the lease is released, or the wait was too long. */
+  stop(): Promise<void>;
+}
+
 /** A running cluster, native or local. */
 export interface Provider {
-  readonly local: boolean;
   readonly info: Pick<ClusterInfo, "leaseName" | "store" | "stopTimeout"> & {
     readonly instanceId: string;
   };
-  join(name: string): NativeElection;
+  join(name: string): ElectionSource;
   stop(): Promise<void>;
 }

@@ -3,18 +3,18 @@
 
 const { LoadError } = require("./errors.js");
 
-/** @typedef {import("./native-types").Native} Native */
+/** @typedef {import("./native-types").RawNative} RawNative */
 
-/** @type {Native | null} */
+/** @type {RawNative | null} */
 let loaded = null;
 
-/** @returns {Native} */
+/** @returns {RawNative} */
 function loadNative() {
   if (loaded === null) {
     try {
       // A name that the type checker does not follow: the file exists only after a build.
       const file = "../native.js";
-      loaded = /** @type {Native} */ (require(file));
+      loaded = /** @type {RawNative} */ (require(file));
     } catch (error) {
       throw new LoadError(explain(), { cause: error });
     }

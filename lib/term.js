@@ -8,8 +8,7 @@
  * @typedef {object} TermSource
  * @property {string} election
  * @property {() => string} instanceId
- * @property {(token: number) => boolean} isCurrent
- * @property {() => number} remaining
+ * @property {(token: number) => number} remaining
  */
 
 /** @typedef {import("../index.js").Term} Term */
@@ -22,13 +21,16 @@ class LiveTerm {
   /**
    * @param {TermSource} source
    * @param {number} token
+   * @param {string} traceId
    */
-  constructor(source, token) {
+  constructor(source, token, traceId) {
     this.#source = source;
     /** @readonly */
     this.election = source.election;
     /** @readonly */
     this.token = token;
+    /** @readonly */
+    this.traceId = traceId;
   }
 
   get instanceId() {
@@ -40,11 +42,11 @@ class LiveTerm {
   }
 
   isCurrent() {
-    return this.#source.isCurrent(this.token);
+    return this.remaining() > 0;
   }
 
   remaining() {
-    return this.isCurrent() ? this.#source.remaining() : 0;
+    return this.#source.remaining(this.token);
   }
 
   /**
