@@ -673,8 +673,8 @@ impl Candidate {
             }
             // The answer decides: a lease that is won must be released.
             Standing::Follower if campaign_pending => {}
-            Standing::Follower | Standing::Stopped => self.finish_stop(out),
-            Standing::Releasing { .. } => {}
+            Standing::Follower => self.finish_stop(out),
+            Standing::Releasing { .. } | Standing::Stopped => {}
         }
     }
 
