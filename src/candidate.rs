@@ -309,20 +309,14 @@ impl Candidate {
             }
             Input::Stop => self.stop(now, out),
         }
+        // And what the input began may be over at once: a grant that is too short, a wait of zero.
+        self.pass_time(now, out);
         self.send_what_is_due(now, out);
     }
 
     // ---- time ----
 
     fn pass_time(&mut self, now: Moment, out: &mut Vec<Output>) {
-        if let Some(unsettled) = &mut self.unsettled
-            && now >= unsettled.overrun
-        {
-            unsettled.overrun = Moment::NEVER;
-            out.push(Output::Overrun {
-                token: unsettled.token,
-            });
-        }
         if let Standing::Leader(term) = &self.standing
             && now >= term.deadline
         {
@@ -350,6 +344,15 @@ impl Candidate {
         {
             out.push(Output::NotReleased { token });
             self.leave(now, pause, out);
+        }
+        // Last: a process that slept through all of it loses its term and overruns it at once.
+        if let Some(unsettled) = &mut self.unsettled
+            && now >= unsettled.overrun
+        {
+            unsettled.overrun = Moment::NEVER;
+            out.push(Output::Overrun {
+                token: unsettled.token,
+            });
         }
     }
 
