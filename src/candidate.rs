@@ -300,7 +300,7 @@ impl Candidate {
             Input::Tick => {}
             Input::Answer { request, answer } => self.answered(now, request, answer, out),
             Input::Hint(hint) => self.hinted(now, hint),
-            Input::CallbacksEnded(token) => self.callbacks_ended(now, token),
+            Input::CallbacksEnded(token) => self.callbacks_ended(token),
             Input::StepDown { pause } => self.step_down(now, pause, out),
             Input::LoopStalled => self.loop_stalled(now, out),
             Input::LoopTurning => {
@@ -631,7 +631,7 @@ impl Candidate {
         }
     }
 
-    fn callbacks_ended(&mut self, now: Moment, ended: Token) {
+    fn callbacks_ended(&mut self, ended: Token) {
         self.unsettled.take_if(|unsettled| unsettled.token == ended);
         if let Standing::Yielding {
             token,
@@ -641,7 +641,6 @@ impl Candidate {
             && *token == ended
         {
             *callbacks_ended = true;
-            self.next = now;
         }
     }
 
@@ -709,11 +708,12 @@ impl Candidate {
         let next = match self.standing {
             Standing::Follower if self.stalled || self.stopping => Moment::NEVER,
             Standing::Follower => self.next.max(self.paused_until),
-            // A release is the last request of its term: nothing is gained by delaying it.
+            // A release is the last request of its term: nothing is gained by delaying it, whatever a
+            // renewal that was pending just planned.
             Standing::Yielding {
                 callbacks_ended: true,
                 ..
-            } => return self.next,
+            } => return Moment::ORIGIN,
             Standing::Leader(_) | Standing::Yielding { .. } | Standing::Releasing { .. } => {
                 self.next
             }
