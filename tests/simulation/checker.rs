@@ -1,0 +1,282 @@
+//! What every instance must do whatever happens, checked at each input: a referee that knows the
+//! documents and not the code.
+//!
+//! The rules between instances (one leader, growing tokens, bounded recovery) are in `world`, which sees
+//! them all.
+
+use std::time::Duration;
+
+use crate::candidate::{Answer, Candidate, Input, Op, Output, Request, RequestId};
+use crate::clock::Moment;
+use crate::lease::{LossReason, Outcome, Token};
+use crate::scenario::Setup;
+
+/// The least time between two requests, whatever wakes an instance.
+const SHORTEST_GAP: Duration = Duration::from_millis(10);
+
+/// The conduct of one process.
+#[derive(Debug, Default)]
+pub struct Conduct {
+    leading: Option<Token>,
+    largest_led: Option<Token>,
+    pub stop_asked: bool,
+    pub stopped: bool,
+    pending: Option<Asked>,
+    last_sent: Option<Moment>,
+    failures: u32,
+    /// The earliest moment of the next request, unless something wakes the instance.
+    not_before: Moment,
+    /// Something happened that may bring the next request forward.
+    woken: bool,
+    /// The send of the last success.
+    anchor: Moment,
+    /// Terms that ended and whose callbacks have not.
+    pub unended: Vec<Token>,
+    /// The last of them, when its lease ends, and whether that was told.
+    overrun: Option<(Token, Moment, bool)>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Asked {
+    id: RequestId,
+    op: Op,
+    sent: Moment,
+    give_up: Moment,
+}
+
+/// What an instance knew before an input.
+#[derive(Debug, Clone, Copy)]
+pub struct Before {
+    pub deadline: Option<Moment>,
+}
+
+impl Conduct {
+    pub fn judge(
+        &mut self,
+        setup: &Setup,
+        now: Moment,
+        before: Before,
+        input: &Input,
+        candidate: &Candidate,
+        outputs: &[Output],
+    ) -> Result<(), String> {
+        let was_stopped = self.stopped;
+        self.note_input(setup, now, before, input, outputs);
+        for output in outputs {
+            if was_stopped && !matches!(output, Output::Overrun { .. }) {
+                return Err(format!("{output:?} after Stopped"));
+            }
+            self.note_output(setup, now, output, candidate, outputs)?;
+        }
+        // One that was due at this very moment may have been told before.
+        if let Input::CallbacksEnded(ended) = input {
+            self.overrun = self.overrun.filter(|(token, _, _)| token != ended);
+        }
+        if let Some((token, due, false)) = self.overrun
+            && now >= due
+            && !self.stopped
+        {
+            return Err(format!("the overrun of term {token} was not told"));
+        }
+        if candidate.wake_at() <= now {
+            return Err(format!(
+                "it wants to be woken at {:?}, which is not after {now:?}",
+                candidate.wake_at()
+            ));
+        }
+        match (candidate.leads_until(), self.leading) {
+            (Some((leads, _)), Some(told)) if leads == told => Ok(()),
+            (None, None) => Ok(()),
+            (leads, told) => Err(format!("leads {leads:?}, but told of {told:?}")),
+        }
+    }
+
+    fn note_input(
+        &mut self,
+        setup: &Setup,
+        now: Moment,
+        before: Before,
+        input: &Input,
+        outputs: &[Output],
+    ) {
+        let left = outputs
+            .iter()
+            .any(|output| matches!(output, Output::NotReleased { .. }));
+        let renewal = |asked: Asked| matches!(asked.op, Op::Renew(_));
+        if left && self.pending.is_some_and(renewal) {
+            self.pending = None; // The time of the yielded lease was up before its renewal's answer.
+        }
+        self.note_end_of_request(setup, now, before, input);
+        match input {
+            Input::Tick | Input::Answer { .. } => {}
+            Input::CallbacksEnded(token) => {
+                self.woken = true;
+                self.unended.retain(|unended| unended != token);
+            }
+            Input::Stop => {
+                self.stop_asked = true;
+                self.woken = true;
+            }
+            Input::Hint(_) | Input::StepDown { .. } | Input::LoopStalled | Input::LoopTurning => {
+                self.woken = true;
+            }
+        }
+    }
+
+    /// Finds out what became of the pending request, and when the next may follow.
+    fn note_end_of_request(&mut self, setup: &Setup, now: Moment, before: Before, input: &Input) {
+        let Some(asked) = self.pending else { return };
+        if before.deadline.is_some_and(|deadline| now >= deadline) {
+            self.pending = None; // The term is over, and its request forgotten.
+            return;
+        }
+        let answer = match input {
+            _ if now >= asked.give_up => None,
+            Input::Answer { request, answer } if *request == asked.id => Some(answer),
+            _ => return,
+        };
+        self.pending = None;
+        self.not_before = match answer {
+            None | Some(Answer::Failed(_)) => {
+                self.failures += 1;
+                // R/8, R/4, R/2, R, R, ... after its send.
+                let halvings = 4_u32.saturating_sub(self.failures);
+                asked.sent + setup.renew / 2_u32.pow(halvings)
+            }
+            Some(answer) => {
+                self.failures = 0;
+                self.note_answer(setup, now, asked, answer)
+            }
+        };
+    }
+
+    fn note_answer(&mut self, setup: &Setup, now: Moment, asked: Asked, answer: &Answer) -> Moment {
+        match answer {
+            Answer::Attempt(Outcome::Held { .. }) => {
+                self.anchor = asked.sent;
+                if let Some((token, due, told)) = &mut self.overrun
+                    && asked.op == Op::Renew(*token)
+                    && self.leading.is_none()
+                {
+                    *due = asked.sent + overrun_after(setup);
+                    *told = false;
+                }
+                asked.sent + setup.renew
+            }
+            Answer::Attempt(Outcome::Other {
+                remaining: Some(remaining),
+                ..
+            }) => now + setup.renew.min(*remaining),
+            Answer::Attempt(Outcome::Other {
+                remaining: None, ..
+            })
+            | Answer::Seen(_) => now + setup.renew * 9 / 10,
+            Answer::Released(_) | Answer::Failed(_) => now,
+        }
+    }
+
+    fn note_output(
+        &mut self,
+        setup: &Setup,
+        now: Moment,
+        output: &Output,
+        candidate: &Candidate,
+        all: &[Output],
+    ) -> Result<(), String> {
+        match output {
+            Output::Send(request) => return self.note_request(now, request),
+            Output::Promoted { token } => {
+                if !setup.rules.takes_part {
+                    return Err("promoted, but it only watches".into());
+                }
+                if self.stop_asked {
+                    return Err("promoted after Stop".into());
+                }
+                if self.leading.is_some() {
+                    return Err("promoted twice".into());
+                }
+                let went_back = all
+                    .iter()
+                    .any(|output| matches!(output, Output::TokenWentBack { .. }));
+                if self.largest_led.is_some_and(|led| *token <= led) && !went_back {
+                    return Err(format!("token {token} went back without a word"));
+                }
+                self.leading = Some(*token);
+                self.largest_led = self.largest_led.max(Some(*token));
+                self.woken = true;
+            }
+            Output::Demoted { token, reason } => {
+                if self.leading.take() != Some(*token) {
+                    return Err(format!("demoted from {token}, which it did not lead"));
+                }
+                self.woken = true;
+                self.unended.push(*token);
+                // A lease that is yielded is kept, and so is its request.
+                if !matches!(reason, LossReason::SteppedDown | LossReason::Stopped) {
+                    self.pending = None;
+                }
+                self.overrun = Some((*token, self.anchor + overrun_after(setup), false));
+            }
+            Output::Overrun { token } => match &mut self.overrun {
+                Some((of, due, told)) if of == token && now >= *due && !*told => *told = true,
+                _ => return Err(format!("an overrun of term {token}: {:?}", self.overrun)),
+            },
+            Output::NotReleased { .. } => {
+                self.woken = true;
+                self.pending = None;
+            }
+            Output::Stopped => {
+                if self.leading.is_some() || candidate.is_leader(now) || !self.stop_asked {
+                    return Err("Stopped while leading, or not asked for".into());
+                }
+                self.stopped = true;
+            }
+            Output::LeaderChanged(_)
+            | Output::StoreLost(_)
+            | Output::StoreBack
+            | Output::IdShared(_)
+            | Output::TokenWentBack { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn note_request(&mut self, now: Moment, request: &Request) -> Result<(), String> {
+        if let Some(asked) = &self.pending {
+            return Err(format!("{request:?} while {asked:?} is pending"));
+        }
+        let leads = matches!(request.op, Op::Renew(token) if self.leading == Some(token));
+        if self.leading.is_some() && !leads {
+            return Err(format!("{request:?} while leading {:?}", self.leading));
+        }
+        let release = matches!(request.op, Op::Release(_));
+        if let Some(last) = self.last_sent
+            && !release
+            && now < last + SHORTEST_GAP
+        {
+            return Err(format!(
+                "{request:?} only {:?} after the last",
+                now.since(last)
+            ));
+        }
+        if !self.woken && !release && now < self.not_before {
+            return Err(format!(
+                "{request:?} at {now:?}, although nothing is due before {:?}",
+                self.not_before
+            ));
+        }
+        self.woken = false;
+        self.last_sent = Some(now);
+        self.pending = Some(Asked {
+            id: request.id,
+            op: request.op,
+            sent: now,
+            give_up: now + request.limit,
+        });
+        Ok(())
+    }
+}
+
+fn overrun_after(setup: &Setup) -> Duration {
+    let margin = Duration::from_millis(250).max(setup.lease / 100);
+    setup.lease.saturating_sub(margin)
+}
