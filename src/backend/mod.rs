@@ -7,6 +7,7 @@
 //! Adding a store: one module here, and one row in [`STORES`].
 
 pub mod file;
+pub mod redis;
 mod watchers;
 
 use std::fmt;
@@ -30,14 +31,33 @@ struct Store {
     open: Open,
 }
 
-const STORES: &[Store] = &[Store {
-    schemes: &["file"],
-    example: "file:<directory>",
-    open: file::open,
-}];
+const STORES: &[Store] = &[
+    Store {
+        schemes: &["file"],
+        example: "file:<directory>",
+        open: file::open,
+    },
+    Store {
+        schemes: &[
+            "redis",
+            "rediss",
+            "valkey",
+            "valkeys",
+            "unix",
+            "redis+unix",
+            "valkey+unix",
+        ],
+        example: "redis://[:<password>@]<host>[:<port>]",
+        open: redis::open,
+    },
+];
 
 /// Stores that people ask for by these schemes, and that this version does not have.
 const ABSENT: &[&str] = &[
+    "redis-sentinel",
+    "rediss-sentinel",
+    "redis+sentinel",
+    "redis-cluster",
     "postgres",
     "postgresql",
     "mysql",
@@ -120,8 +140,15 @@ pub fn without_password(url: &str) -> String {
         return url.to_owned();
     };
     // The last `@`: a password that was not percent-encoded may hold any character.
+    let rest = match rest.split_once("pass=") {
+        Some((before, secret)) => {
+            let after = secret.find('&').map_or("", |end| &secret[end..]);
+            format!("{before}pass=***{after}")
+        }
+        None => rest.to_owned(),
+    };
     let Some((credentials, place)) = rest.rsplit_once('@') else {
-        return url.to_owned();
+        return format!("{scheme}://{rest}");
     };
     match credentials.split_once(':') {
         Some((user, _)) => format!("{scheme}://{user}:***@{place}"),
@@ -250,4 +277,64 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
 
     /// Closes connections and files. Nothing else is called afterwards.
     async fn close(&self) {}
+}
+
+/// `None`: a percent sign without two digits, or not UTF-8.
+fn percent_decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        bytes.push(if byte == b'%' {
+            let digits = [rest.next()?, rest.next()?];
+            u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?
+        } else {
+            byte
+        });
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::SystemClock;
+
+    fn refused(url: &str) -> BadStore {
+        open(url, &StoreOptions::new("."), Arc::new(SystemClock)).expect_err(url)
+    }
+
+    #[test]
+    fn an_unknown_store_is_refused_with_the_list_of_known_ones() {
+        for url in [
+            "",
+            "redis",
+            "//h:6379/2",
+            "/run/redis.sock",
+            "htp://x",
+            "postgres://h/db",
+        ] {
+            let bad = refused(url);
+            assert_eq!(bad.parameter, "store");
+            assert!(bad.rule.contains("file:<directory>"), "{url}: {}", bad.rule);
+            assert!(bad.rule.contains("redis://"), "{url}: {}", bad.rule);
+        }
+        assert!(refused("postgres://h/db").rule.contains("this version"));
+    }
+
+    #[test]
+    fn no_password_is_ever_shown() {
+        for (url, shown) in [
+            ("redis://h:6379/0", "redis://h:6379/0"),
+            ("redis://:s3@h", "redis://:***@h"),
+            ("redis://u:s3@h/1?prefix=x", "redis://u:***@h/1?prefix=x"),
+            ("redis://u:s3/s3@s3@h", "redis://u:***@h"),
+            (
+                "unix:///r.sock?pass=s3&db=1",
+                "unix:///r.sock?pass=***&db=1",
+            ),
+            ("file:/tmp/x", "file:/tmp/x"),
+        ] {
+            assert_eq!(without_password(url), shown);
+        }
+    }
 }

@@ -4,12 +4,15 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tokio::sync::Notify;
+
 use super::Hints;
 use crate::lease::{ElectionName, Hint};
 
 #[derive(Debug, Default)]
 pub(super) struct Watchers {
     inner: Mutex<Inner>,
+    changed: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -38,6 +41,7 @@ impl Watchers {
             .entry(election.clone())
             .or_default()
             .push((id, hints));
+        self.changed.notify_one();
         Listening {
             watchers: Arc::clone(self),
             election,
@@ -47,6 +51,15 @@ impl Watchers {
 
     pub fn is_empty(&self) -> bool {
         self.lock().listeners.is_empty()
+    }
+
+    /// Waits until somebody begins or ends listening, or [`Watchers::wake`]. For one waiter.
+    pub async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    pub fn wake(&self) {
+        self.changed.notify_one();
     }
 
     /// Changes whenever somebody begins or ends listening.
@@ -86,5 +99,6 @@ impl Drop for Listening {
                 inner.listeners.remove(&self.election);
             }
         }
+        self.watchers.changed.notify_one();
     }
 }

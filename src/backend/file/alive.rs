@@ -5,7 +5,6 @@
 //! nothing: an administrator may have deleted it, or its process gave up its lease and lives on.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -23,7 +22,7 @@ pub(super) struct Alive {
 impl Alive {
     /// The file gets its name when it is locked already: nobody ever sees it free while we live.
     pub fn begin(root: &Path) -> io::Result<Self> {
-        let name = random_name();
+        let name = random_name()?;
         let temporary = root.join(format!("{name}{TEMPORARY_SUFFIX}"));
         let file = OpenOptions::new()
             .read(true)
@@ -133,8 +132,8 @@ fn is_name(name: &str) -> bool {
     name.len() == 32 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// 128 bits from the seeds that the standard library draws from the system for its hash maps.
-pub(super) fn random_name() -> String {
-    let half = || RandomState::new().hash_one(std::process::id());
-    format!("{:016x}{:016x}", half(), half())
+pub(super) fn random_name() -> io::Result<String> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|error| io::Error::other(error.to_string()))?;
+    Ok(format!("{:032x}", u128::from_ne_bytes(bytes)))
 }

@@ -110,7 +110,7 @@ pub(super) fn newest_readable(dir: &Path, before: u64) -> Option<Record> {
 /// one to compare with. That version's number is the time: if somebody deletes the directory, tokens
 /// go on growing as long as the clock does.
 pub(super) fn create(root: &Path, dir: &Path) -> io::Result<()> {
-    let draft = root.join(format!("{}{}", random_name(), Drafts::SUFFIX));
+    let draft = root.join(format!("{}{}", random_name()?, Drafts::SUFFIX));
     fs::create_dir(&draft)?;
     let millis = SystemTime::now()
         .duration_since(UNIX_EPOCH)

@@ -33,10 +33,12 @@ use self::chain::{Drafts, Newest, Published, WriteError};
 use self::poller::Poller;
 use self::record::{Held, Record, Unreadable};
 use super::{
-    Attempt, Backend, BackendError, BadStore, Capabilities, ExpiryJudge, Hints, StoreOptions, Watch,
+    Attempt, Backend, BackendError, BadStore, Capabilities, ExpiryJudge, Hints, StoreOptions,
+    Watch, percent_decoded,
 };
-use crate::clock::{Clock, Moment};
+use crate::clock::Clock;
 use crate::lease::{ElectionName, Leader, Outcome, Owner, Token};
+use crate::observation::Observation;
 
 /// The directory unless the URL names one.
 const DEFAULT_DIR: &str = ".whenleader";
@@ -91,20 +93,6 @@ pub(super) fn open(
         force,
         clock,
     )))
-}
-
-fn percent_decoded(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        bytes.push(if byte == b'%' {
-            let digits = [rest.next()?, rest.next()?];
-            u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?
-        } else {
-            byte
-        });
-    }
-    String::from_utf8(bytes).ok()
 }
 
 impl FileStore {
@@ -222,14 +210,7 @@ struct Store {
     clock: Arc<dyn Clock>,
     alive: Mutex<Option<Arc<Alive>>>,
     drafts: Drafts,
-    seen: Mutex<HashMap<ElectionName, Seen>>,
-}
-
-/// Since when a version is known to be the newest.
-#[derive(Debug, Clone, Copy)]
-struct Seen {
-    version: u64,
-    since: Moment,
+    seen: Mutex<HashMap<ElectionName, Observation<u64>>>,
 }
 
 impl Store {
@@ -321,7 +302,7 @@ impl Store {
     ) -> Result<Outcome, BackendError> {
         let dir = self.dir_of(election);
         for _ in 0..CONTENTION_LIMIT {
-            let Some(newest) = self.look(election)? else {
+            let Some(newest) = self.newest(election)? else {
                 if term.is_some() {
                     return Ok(Outcome::Other {
                         leader: None,
@@ -360,7 +341,7 @@ impl Store {
             match self.publish(&dir, &alive, newest.version, &record, begins)? {
                 Published::Lost => {}
                 Published::Won(version) => {
-                    self.saw(election, version);
+                    self.observe(election, version, duration);
                     if begins {
                         self.ring(election);
                     }
@@ -382,7 +363,7 @@ impl Store {
     ) -> Result<bool, BackendError> {
         let dir = self.dir_of(election);
         for _ in 0..CONTENTION_LIMIT {
-            let Some(newest) = self.look(election)? else {
+            let Some(newest) = self.newest(election)? else {
                 return Ok(false);
             };
             if !matches!(&newest.record, Ok(record) if record.is_term(owner, token)) {
@@ -401,7 +382,7 @@ impl Store {
     }
 
     fn peek(&self, election: &ElectionName) -> Result<Option<Leader>, BackendError> {
-        let Some(newest) = self.look(election)? else {
+        let Some(newest) = self.newest(election)? else {
             return Ok(None);
         };
         // Only a record that tells no leader has no duration of its own.
@@ -409,31 +390,16 @@ impl Store {
         Ok(leader_of(&newest).filter(|_| held).cloned())
     }
 
-    /// The newest version, noting since when it is known.
-    fn look(&self, election: &ElectionName) -> Result<Option<Newest>, BackendError> {
-        let newest = chain::newest(&self.dir_of(election))
-            .map_err(|error| self.failed("be read", &error))?;
-        if let Some(newest) = &newest {
-            self.saw(election, newest.version);
-        }
-        Ok(newest)
+    fn newest(&self, election: &ElectionName) -> Result<Option<Newest>, BackendError> {
+        chain::newest(&self.dir_of(election)).map_err(|error| self.failed("be read", &error))
     }
 
-    /// Called after the read: an observation starts when it was received, never earlier.
-    fn saw(&self, election: &ElectionName, version: u64) -> Moment {
-        let now = self.clock.now();
+    /// Call this after the read. How long the lease still runs if nothing changes it.
+    fn observe(&self, election: &ElectionName, version: u64, duration: Duration) -> Duration {
+        let received = self.clock.now();
         let mut seen = lock(&self.seen);
-        let seen = seen.entry(election.clone()).or_insert(Seen {
-            version,
-            since: now,
-        });
-        if seen.version != version {
-            *seen = Seen {
-                version,
-                since: now,
-            };
-        }
-        seen.since
+        let observation = seen.entry(election.clone()).or_default();
+        observation.observe(version, duration, received)
     }
 
     fn denied(&self, election: &ElectionName, newest: &Newest, own_duration: Duration) -> Outcome {
@@ -466,8 +432,7 @@ impl Store {
             }
             Err(Unreadable::Strange) => own_duration,
         };
-        let since = self.saw(election, newest.version);
-        let remaining = duration.saturating_sub(self.clock.now().since(since));
+        let remaining = self.observe(election, newest.version, duration);
         Some(remaining).filter(|remaining| !remaining.is_zero())
     }
 

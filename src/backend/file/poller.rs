@@ -238,7 +238,6 @@ impl Watched {
             return false;
         };
         self.changed = changed;
-        let since = store.saw(&self.name, newest.version);
         if newest.version == self.version {
             return false;
         }
@@ -246,12 +245,12 @@ impl Watched {
         self.alive = None;
         match newest.record {
             Ok(Record::Held(held)) => {
-                let unchanged_for = store.clock.now().since(since);
+                let remaining = store.observe(&self.name, newest.version, held.duration);
                 watchers.tell(
                     &self.name,
                     Hint::Alive {
                         token: held.leader.token,
-                        valid_for: held.duration.saturating_sub(unchanged_for),
+                        valid_for: remaining,
                     },
                 );
                 self.pace = (held.duration / LOOKS_PER_LEASE).max(ROUND);

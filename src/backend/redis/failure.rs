@@ -1,0 +1,223 @@
+//! What a server's or a connection's error means for an election.
+
+use redis::{ErrorKind, RedisError};
+
+use crate::backend::BackendError;
+use crate::lease::FailureKind::{self, Fatal, Transient};
+
+/// A server's words, what they mean, and what to do.
+struct Known {
+    word: &'static str,
+    kind: FailureKind,
+    code: &'static str,
+    advice: &'static str,
+}
+
+const fn known(
+    word: &'static str,
+    kind: FailureKind,
+    code: &'static str,
+    advice: &'static str,
+) -> Known {
+    Known {
+        word,
+        kind,
+        code,
+        advice,
+    }
+}
+
+/// The first that fits counts. A script's error may be wrapped in another one's words.
+const KNOWN: &[Known] = &[
+    known(
+        "NOAUTH",
+        Fatal,
+        "refused",
+        "Put the password into the URL: redis://:password@host",
+    ),
+    known(
+        "WRONGPASS",
+        Fatal,
+        "refused",
+        "Mend the user name or the password in the URL",
+    ),
+    known(
+        "wrong number of arguments for 'auth'",
+        Fatal,
+        "refused",
+        "A server older than Redis 6 knows no user names: write redis://:password@host",
+    ),
+    known(
+        "NOPERM",
+        Fatal,
+        "refused",
+        "Allow its user: +eval +evalsha +script|load +get +set +del +pttl +pexpire +time +publish \
+         +subscribe +wait, on the keys {cluster:*}:* and the channels {cluster:*}:lease*",
+    ),
+    known(
+        "DENIED",
+        Fatal,
+        "refused",
+        "The server admits local connections only: give it a password",
+    ),
+    known(
+        "DB index is out of range",
+        Fatal,
+        "refused",
+        "Choose a database that the server has",
+    ),
+    known(
+        "SELECT is not allowed",
+        Fatal,
+        "refused",
+        "A cluster has database 0 only",
+    ),
+    known(
+        "READONLY",
+        Transient,
+        "read-only",
+        "It is a replica: point the URL at the primary",
+    ),
+    known(
+        "LOADING",
+        Transient,
+        "loading",
+        "It is reading its data from disk",
+    ),
+    known(
+        "MASTERDOWN",
+        Transient,
+        "failover",
+        "It is a replica without a primary",
+    ),
+    known(
+        "MOVED",
+        Transient,
+        "moved",
+        "It is one node of a cluster, and another one keeps this election: point the URL at that one",
+    ),
+    known(
+        "ASK ",
+        Transient,
+        "moved",
+        "The cluster is moving this election to another node",
+    ),
+    known(
+        "CROSSSLOT",
+        Fatal,
+        "unsupported",
+        "The server does not honour hash tags in keys",
+    ),
+    known(
+        "CLUSTERDOWN",
+        Transient,
+        "cluster-down",
+        "The cluster has lost too many nodes",
+    ),
+    known(
+        "TRYAGAIN",
+        Transient,
+        "moved",
+        "The cluster is moving this election to another node",
+    ),
+    known(
+        "OOM",
+        Transient,
+        "full",
+        "Its memory is full: raise maxmemory, or let it evict other keys",
+    ),
+    known(
+        "MISCONF",
+        Transient,
+        "full",
+        "It cannot write to its disk, and so refuses writes",
+    ),
+    known(
+        "NOREPLICAS",
+        Transient,
+        "not-replicated",
+        "It has fewer replicas than min-replicas-to-write",
+    ),
+    known(
+        "BUSY",
+        Transient,
+        "busy",
+        "A script of somebody else's is running for too long",
+    ),
+    known(
+        "max number of clients",
+        Transient,
+        "busy",
+        "It has no room for another connection",
+    ),
+    known(
+        "unknown command",
+        Fatal,
+        "unsupported",
+        "The election needs scripts: EVALSHA and its commands",
+    ),
+    known(
+        "Write commands are not allowed after non deterministic",
+        Fatal,
+        "unsupported",
+        "The server is older than Redis 5",
+    ),
+];
+
+/// `sent`: whether the request may have reached the server.
+pub(super) fn meaning(error: &RedisError, place: &str, sent: bool) -> BackendError {
+    let text = words_of(error);
+    if text.contains("WRONGTYPE") {
+        return BackendError::fatal(
+            "bad-record",
+            format!("a key of the election holds something else than a lease on {place}: {text}"),
+        );
+    }
+    if let Some(known) = KNOWN.iter().find(|known| text.contains(known.word)) {
+        return BackendError {
+            kind: known.kind,
+            code: known.code,
+            message: format!("{place} refused: {text}. {}", known.advice),
+        };
+    }
+    match error.kind() {
+        ErrorKind::AuthenticationFailed => BackendError::fatal(
+            "refused",
+            format!("{place} refused the user name or the password: {text}"),
+        ),
+        ErrorKind::InvalidClientConfig => {
+            BackendError::fatal("refused", format!("{place}: {text}"))
+        }
+        ErrorKind::Server(_) | ErrorKind::Extension => {
+            BackendError::transient("store", format!("{place} answered: {text}"))
+        }
+        _ if text.contains("certificate") => BackendError::fatal(
+            "certificate",
+            format!(
+                "{place} does not prove who it is: {text}. Trust its authority with ?ca=<file> behind the URL"
+            ),
+        ),
+        _ if sent && error.is_timeout() => {
+            BackendError::ambiguous("timeout", format!("{place} did not answer in time"))
+        }
+        _ if sent => BackendError::ambiguous(
+            "unreachable",
+            format!("the connection to {place} broke before the answer came: {text}"),
+        ),
+        _ if error.is_timeout() => {
+            BackendError::transient("unreachable", format!("{place} cannot be reached in time"))
+        }
+        _ => BackendError::transient("unreachable", format!("{place} cannot be reached: {text}")),
+    }
+}
+
+/// Without the name of the script, which nobody knows.
+fn words_of(error: &RedisError) -> String {
+    let detail = error.detail().unwrap_or_default();
+    let detail = detail.split(" script: ").next().unwrap_or_default();
+    match error.code() {
+        Some(code) if detail.is_empty() => code.to_owned(),
+        Some(code) => format!("{code} {detail}"),
+        None => error.to_string(),
+    }
+}

@@ -1,0 +1,201 @@
+//! One subscription for all elections of a store: turns what leaders publish into hints. It reconnects
+//! by itself and says when it cannot hear.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use redis::aio::{PubSubSink, PubSubStream};
+use tokio::time::{sleep, timeout};
+
+use super::Link;
+use crate::backend::watchers::{Listening, Watchers};
+use crate::backend::{BackendError, Hints};
+use crate::lease::{ElectionName, Hint, Token};
+
+/// The first wait before it connects again. It doubles up to the time that a connection may take.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+
+#[derive(Debug)]
+pub(super) struct Listener {
+    link: Arc<Link>,
+    watchers: Arc<Watchers>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    running: bool,
+    stopped: bool,
+}
+
+impl Listener {
+    pub fn new(link: Arc<Link>) -> Self {
+        Self {
+            link,
+            watchers: Arc::default(),
+            state: Mutex::default(),
+        }
+    }
+
+    pub fn listen(self: &Arc<Self>, election: ElectionName, hints: Hints) -> Listening {
+        let listening = self.watchers.add(election, hints);
+        let mut state = self.lock();
+        if !state.running && !state.stopped {
+            state.running = true;
+            let listener = Arc::clone(self);
+            tokio::spawn(async move { listener.run().await });
+        }
+        listening
+    }
+
+    pub fn stop(&self) {
+        self.lock().stopped = true;
+        self.watchers.wake();
+    }
+
+    async fn run(&self) {
+        let mut pause = FIRST_PAUSE;
+        let mut deaf = false;
+        while !self.has_ended() {
+            let mut heard = false;
+            let ended = match self.connect().await {
+                Ok((sink, stream)) => self.hear(sink, stream, &mut heard).await,
+                Err(error) => Err(error),
+            };
+            let Err(error) = ended else { return };
+            if heard {
+                pause = FIRST_PAUSE;
+                deaf = false;
+            }
+            if !deaf {
+                deaf = true;
+                let store = &self.link.address.shown;
+                tracing::warn!(%store, %error, "changes are not heard of: asking at every interval");
+                for (election, _) in self.watchers.elections() {
+                    self.watchers.tell(&election, Hint::Blind);
+                }
+            }
+            let _ = timeout(pause, self.stopping()).await;
+            pause = (pause * 2).min(self.link.connect_timeout);
+        }
+    }
+
+    async fn connect(&self) -> Result<(PubSubSink, PubSubStream), BackendError> {
+        let client = self.link.client()?;
+        match timeout(self.link.connect_timeout, client.get_async_pubsub()).await {
+            Ok(Ok(pubsub)) => Ok(pubsub.split()),
+            Ok(Err(error)) => Err(self.link.failure(&error, false)),
+            Err(_) => Err(self.silence()),
+        }
+    }
+
+    /// Until the connection breaks, or (`Ok`) nobody listens any more.
+    async fn hear(
+        &self,
+        mut sink: PubSubSink,
+        mut stream: PubSubStream,
+        heard: &mut bool,
+    ) -> Result<(), BackendError> {
+        let mut subscribed = HashMap::new();
+        loop {
+            self.follow_watchers(&mut sink, &mut subscribed).await?;
+            *heard = true;
+            if self.has_ended() {
+                return Ok(());
+            }
+            tokio::select! {
+                message = stream.next() => {
+                    let Some(message) = message else {
+                        return Err(BackendError::transient(
+                            "unreachable",
+                            format!("the subscription to {} broke", self.link.address.shown),
+                        ));
+                    };
+                    if let Some((election, _)) = subscribed.get(message.get_channel_name())
+                        && let Some(hint) = hint_of(message.get_payload_bytes())
+                    {
+                        self.watchers.tell(election, hint);
+                    }
+                }
+                () = self.watchers.changed() => {}
+                // A connection whose other end vanished looks like one on which nothing happens.
+                () = sleep(self.link.request_timeout) => {
+                    self.bounded(sink.ping::<redis::Value>()).await?;
+                }
+            }
+        }
+    }
+
+    async fn follow_watchers(
+        &self,
+        sink: &mut PubSubSink,
+        subscribed: &mut HashMap<String, (ElectionName, u64)>,
+    ) -> Result<(), BackendError> {
+        let mut gone = std::mem::take(subscribed);
+        for (election, listener) in self.watchers.elections() {
+            let channel = self.link.address.channel(election.as_str());
+            let known = gone.remove(&channel).map(|(_, listener)| listener);
+            if known.is_none() {
+                self.bounded(sink.subscribe(&channel)).await?;
+            }
+            if known != Some(listener) {
+                self.watchers.tell(&election, Hint::Watching);
+            }
+            subscribed.insert(channel, (election, listener));
+        }
+        for channel in gone.into_keys() {
+            self.bounded(sink.unsubscribe(&channel)).await?;
+        }
+        Ok(())
+    }
+
+    async fn bounded<T>(
+        &self,
+        request: impl Future<Output = redis::RedisResult<T>>,
+    ) -> Result<T, BackendError> {
+        match timeout(self.link.request_timeout, request).await {
+            Ok(result) => result.map_err(|error| self.link.failure(&error, false)),
+            Err(_) => Err(self.silence()),
+        }
+    }
+
+    fn silence(&self) -> BackendError {
+        BackendError::transient(
+            "unreachable",
+            format!("{} did not answer in time", self.link.address.shown),
+        )
+    }
+
+    /// Whether nobody needs it any more; a later listener starts another one then.
+    fn has_ended(&self) -> bool {
+        let mut state = self.lock();
+        let ended = state.stopped || self.watchers.is_empty();
+        state.running = !ended;
+        ended
+    }
+
+    async fn stopping(&self) {
+        while !(self.lock().stopped || self.watchers.is_empty()) {
+            self.watchers.changed().await;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// `alive <token> <ms>` or `free`; anything else is nobody's.
+fn hint_of(payload: &[u8]) -> Option<Hint> {
+    let mut words = std::str::from_utf8(payload).ok()?.split(' ');
+    match words.next()? {
+        "free" => Some(Hint::Free),
+        "alive" => Some(Hint::Alive {
+            token: Token::new(words.next()?.parse().ok()?)?,
+            valid_for: Duration::from_millis(words.next()?.parse().ok()?),
+        }),
+        _ => None,
+    }
+}

@@ -1,0 +1,485 @@
+//! Redis and Valkey. Every operation is one script, which the server runs as a whole.
+//!
+//! | key | holds |
+//! |---|---|
+//! | `{cluster:<election>}:lease` | `<token>:<nonce>:<instance>`, and expires by the server's clock |
+//! | `{cluster:<election>}:token` | the last token; never expires |
+//!
+//! The braces keep both on one node of a cluster. `?prefix=` stands before `cluster:`. Changes are
+//! published on the channel that has the lease's name (and `@<database>` behind it, except for 0), so
+//! that followers hear of every renewal and release and ask almost never.
+//!
+//! What it cannot promise: replication is asynchronous, so a failover may lose the last writes, and
+//! with them a lease that somebody still trusts. `minReplicas` narrows that window; only the fencing
+//! token closes it.
+
+mod address;
+mod failure;
+mod listener;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, ErrorKind, FromRedisValue, RedisError, Script};
+
+use self::address::Address;
+use self::listener::Listener;
+use super::{
+    Attempt, Backend, BackendError, BadStore, Capabilities, ExpiryJudge, Hints, StoreOptions, Watch,
+};
+use crate::clock::Clock;
+use crate::lease::{
+    ElectionName, FailureKind, InstanceId, LONGEST_LEASE, Leader, Outcome, Owner, Token,
+};
+
+/// The part of a lease that replicas have to confirm a write. Healthy ones need a round trip; waiting
+/// longer would keep the other elections of this connection waiting too.
+const CONFIRMATION_PART: u32 = 16;
+
+/// See the module's description.
+#[derive(Debug)]
+pub struct RedisStore {
+    link: Arc<Link>,
+    listener: Arc<Listener>,
+    scripts: Scripts,
+    min_replicas: Option<u32>,
+}
+
+#[derive(Debug)]
+struct Scripts {
+    campaign: Script,
+    renew: Script,
+    release: Script,
+}
+
+pub(super) fn open(
+    url: &str,
+    options: &StoreOptions,
+    _clock: Arc<dyn Clock>,
+) -> Result<Arc<dyn Backend>, BadStore> {
+    if options.min_replicas == Some(0) {
+        return Err(BadStore {
+            parameter: "minReplicas",
+            rule: "be at least 1".into(),
+        });
+    }
+    let address = Address::parse(url, &options.base_dir)?;
+    let link = Arc::new(Link {
+        address,
+        connect_timeout: options.connect_timeout,
+        request_timeout: options.request_timeout,
+        slot: Mutex::default(),
+        dialing: tokio::sync::Mutex::default(),
+    });
+    Ok(Arc::new(RedisStore {
+        listener: Arc::new(Listener::new(Arc::clone(&link))),
+        link,
+        scripts: Scripts {
+            campaign: Script::new(include_str!("campaign.lua")),
+            renew: Script::new(include_str!("renew.lua")),
+            release: Script::new(include_str!("release.lua")),
+        },
+        min_replicas: options.min_replicas,
+    }))
+}
+
+#[async_trait]
+impl Backend for RedisStore {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            expiry: ExpiryJudge::Store,
+            shortest_lease: Duration::from_millis(1),
+            step: Duration::from_millis(1),
+            notifies: true,
+        }
+    }
+
+    fn describe(&self) -> String {
+        self.link.address.shown.clone()
+    }
+
+    async fn prepare(&self) -> Result<(), BackendError> {
+        // No election has this name, so nothing is touched; but it takes a connection, a user that may
+        // run scripts, and the script itself.
+        let key = self.link.address.lease_key("");
+        let mut probe = self.scripts.release.key(key);
+        probe.arg("").arg("").arg("");
+        self.link.run::<i64>(&probe).await.map(|_| ())
+    }
+
+    async fn attempt(&self, attempt: &Attempt<'_>) -> Result<Outcome, BackendError> {
+        let address = &self.link.address;
+        let election = attempt.election.as_str();
+        let owner = written(attempt.owner);
+        let mut invocation = match attempt.term {
+            None => self.scripts.campaign.key(address.lease_key(election)),
+            Some(_) => self.scripts.renew.key(address.lease_key(election)),
+        };
+        if attempt.term.is_none() {
+            invocation.key(address.token_key(election));
+        }
+        invocation
+            .arg(&owner)
+            .arg(millis(attempt.duration))
+            .arg(address.channel(election))
+            .arg(
+                attempt
+                    .term
+                    .map_or_else(|| millis(LONGEST_LEASE), Token::number),
+            );
+
+        let (state, text, ms) = self.link.run::<(i64, Vec<u8>, i64)>(&invocation).await?;
+        match state {
+            1 => {
+                let token = std::str::from_utf8(&text)
+                    .ok()
+                    .and_then(|text| Token::new(text.parse().ok()?))
+                    .ok_or_else(|| self.nonsense())?;
+                self.confirm(attempt, token).await?;
+                Ok(Outcome::Held {
+                    token,
+                    valid_for: attempt.duration,
+                })
+            }
+            0 if text.is_empty() && attempt.term.is_some() => Ok(Outcome::Other {
+                leader: None,
+                remaining: None,
+            }),
+            0 => match leader_of(&text) {
+                Some(leader) => Ok(Outcome::Other {
+                    leader: Some(leader),
+                    remaining: u64::try_from(ms).ok().map(Duration::from_millis),
+                }),
+                None => Err(self.not_ours(&address.lease_key(election))),
+            },
+            -1 => Err(self.not_ours(&address.token_key(election))),
+            _ => Err(self.nonsense()),
+        }
+    }
+
+    async fn release(
+        &self,
+        election: &ElectionName,
+        owner: &Owner,
+        token: Token,
+    ) -> Result<bool, BackendError> {
+        let address = &self.link.address;
+        let election = election.as_str();
+        let mut invocation = self.scripts.release.key(address.lease_key(election));
+        invocation
+            .arg(written(owner))
+            .arg(token.number())
+            .arg(address.channel(election));
+        Ok(self.link.run::<i64>(&invocation).await? == 1)
+    }
+
+    async fn peek(&self, election: &ElectionName) -> Result<Option<Leader>, BackendError> {
+        let key = self.link.address.lease_key(election.as_str());
+        let record: Option<Vec<u8>> = self.link.run(redis::cmd("GET").arg(&key)).await?;
+        match record {
+            None => Ok(None),
+            Some(record) => leader_of(&record)
+                .map(Some)
+                .ok_or_else(|| self.not_ours(&key)),
+        }
+    }
+
+    fn watch(self: Arc<Self>, election: ElectionName, hints: Hints) -> Option<Watch> {
+        Some(Box::pin(async move {
+            let listening = self.listener.listen(election, hints.clone());
+            hints.closed().await;
+            drop(listening);
+        }))
+    }
+
+    async fn close(&self) {
+        self.listener.stop();
+        self.link.hang_up();
+    }
+}
+
+impl RedisStore {
+    /// Makes sure that enough replicas have this connection's last write.
+    async fn confirm(&self, attempt: &Attempt<'_>, token: Token) -> Result<(), BackendError> {
+        let Some(wanted) = self.min_replicas else {
+            return Ok(());
+        };
+        let limit = attempt.duration / CONFIRMATION_PART;
+        let mut wait = redis::cmd("WAIT");
+        wait.arg(wanted).arg(millis(limit).max(1));
+        let confirmed: u32 = self.link.run(&wait).await?;
+        if confirmed >= wanted {
+            return Ok(());
+        }
+        if attempt.term.is_none() {
+            // Not ours to keep, and a follower with better luck should not have to wait.
+            let _ = self.release(attempt.election, attempt.owner, token).await;
+        }
+        Err(BackendError::transient(
+            "not-replicated",
+            format!(
+                "{confirmed} of {wanted} replicas of {} confirmed the write within {} ms, so it does not count",
+                self.describe(),
+                millis(limit)
+            ),
+        ))
+    }
+
+    fn not_ours(&self, key: &str) -> BackendError {
+        BackendError::fatal(
+            "bad-record",
+            format!(
+                "the key {key} on {} holds something that no election wrote. If nobody needs it, delete it: \
+                 DEL \"{key}\". If another program does, choose another place with ?prefix=<text> behind the \
+                 store's URL",
+                self.describe()
+            ),
+        )
+    }
+
+    fn nonsense(&self) -> BackendError {
+        BackendError::ambiguous(
+            "store",
+            format!(
+                "{} answered something that no script of ours says",
+                self.describe()
+            ),
+        )
+    }
+}
+
+impl Address {
+    fn lease_key(&self, election: &str) -> String {
+        format!("{{{}cluster:{election}}}:lease", self.prefix)
+    }
+
+    fn token_key(&self, election: &str) -> String {
+        format!("{{{}cluster:{election}}}:token", self.prefix)
+    }
+
+    /// Channels are common to all databases of a server.
+    fn channel(&self, election: &str) -> String {
+        match self.database {
+            0 => self.lease_key(election),
+            number => format!("{}@{number}", self.lease_key(election)),
+        }
+    }
+}
+
+fn written(owner: &Owner) -> String {
+    format!("{:016x}:{}", owner.nonce, owner.instance)
+}
+
+fn leader_of(record: &[u8]) -> Option<Leader> {
+    let mut parts = std::str::from_utf8(record).ok()?.splitn(3, ':');
+    Some(Leader {
+        token: Token::new(parts.next()?.parse().ok()?)?,
+        owner: Owner {
+            nonce: u64::from_str_radix(parts.next()?, 16).ok()?,
+            instance: InstanceId::new(parts.next()?).ok()?,
+        },
+    })
+}
+
+/// Up, never down: a lease must not end before its leader believes so.
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+/// The one connection that all elections of a store share. Requests travel on it one behind the other,
+/// and each finds its own answer, also when others were given up.
+struct Link {
+    address: Address,
+    connect_timeout: Duration,
+    request_timeout: Duration,
+    slot: Mutex<Slot>,
+    /// One connects, the others wait for it.
+    dialing: tokio::sync::Mutex<()>,
+}
+
+#[derive(Default)]
+struct Slot {
+    number: u64,
+    connection: Option<MultiplexedConnection>,
+}
+
+/// Something to send: a script or a command.
+#[async_trait]
+trait Request<T>: Sync {
+    async fn send(&self, connection: &mut MultiplexedConnection) -> Result<T, RedisError>;
+}
+
+#[async_trait]
+impl<T: FromRedisValue + Send> Request<T> for redis::ScriptInvocation<'_> {
+    async fn send(&self, connection: &mut MultiplexedConnection) -> Result<T, RedisError> {
+        self.invoke_async(connection).await
+    }
+}
+
+#[async_trait]
+impl<T: FromRedisValue + Send> Request<T> for redis::Cmd {
+    async fn send(&self, connection: &mut MultiplexedConnection) -> Result<T, RedisError> {
+        self.query_async(connection).await
+    }
+}
+
+impl Link {
+    /// Sends a request. A connection that turns out to have died while nobody used it is replaced once:
+    /// all requests are made so that doing them twice does no harm.
+    async fn run<T>(&self, request: &impl Request<T>) -> Result<T, BackendError> {
+        let (connection, used_before) = self.connection().await?;
+        let error = match self.send(connection, request).await {
+            Ok(answer) => return Ok(answer),
+            Err(error) => error,
+        };
+        if !used_before || !error.is_connection_dropped() {
+            return Err(self.failure(&error, true));
+        }
+        let (connection, _) = self.connection().await.map_err(|mut again| {
+            // The first request may have come through.
+            if again.kind == FailureKind::Transient {
+                again.kind = FailureKind::Ambiguous;
+            }
+            again
+        })?;
+        self.send(connection, request)
+            .await
+            .map_err(|error| self.failure(&error, true))
+    }
+
+    async fn send<T>(
+        &self,
+        (mut connection, number): (MultiplexedConnection, u64),
+        request: &impl Request<T>,
+    ) -> Result<T, RedisError> {
+        // Whoever gives up waiting (its future is dropped) leaves a connection that may be dead.
+        let mut doubt = Doubt {
+            link: self,
+            number,
+            dismissed: false,
+        };
+        let result = request.send(&mut connection).await;
+        doubt.dismissed = match &result {
+            Ok(_) => true,
+            // A server that became a replica stays one; the name in the URL may lead to another by now.
+            Err(error) => is_answer(error) && !error.to_string().contains("READONLY"),
+        };
+        result
+    }
+
+    async fn connection(&self) -> Result<((MultiplexedConnection, u64), bool), BackendError> {
+        if let Some(connection) = self.current() {
+            return Ok((connection, true));
+        }
+        let _only_one = self.dialing.lock().await;
+        if let Some(connection) = self.current() {
+            return Ok((connection, true));
+        }
+        let connection = self.dial().await?;
+        let mut slot = self.lock();
+        slot.number += 1;
+        slot.connection = Some(connection.clone());
+        Ok(((connection, slot.number), false))
+    }
+
+    async fn dial(&self) -> Result<MultiplexedConnection, BackendError> {
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.connect_timeout))
+            .set_response_timeout(Some(self.request_timeout));
+        let client = self.client()?;
+        client
+            .get_multiplexed_async_connection_with_config(&config)
+            .await
+            .map_err(|error| self.failure(&error, false))
+    }
+
+    fn client(&self) -> Result<Client, BackendError> {
+        self.address.client().map_err(|why| {
+            BackendError::fatal("certificate", format!("{}: {why}", self.address.shown))
+        })
+    }
+
+    fn failure(&self, error: &RedisError, sent: bool) -> BackendError {
+        failure::meaning(error, &self.address.shown, sent)
+    }
+
+    fn current(&self) -> Option<(MultiplexedConnection, u64)> {
+        let slot = self.lock();
+        slot.connection
+            .clone()
+            .map(|connection| (connection, slot.number))
+    }
+
+    fn hang_up(&self) {
+        self.lock().connection = None;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Slot> {
+        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether the server itself said this, so that the connection is sound.
+fn is_answer(error: &RedisError) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::Server(_) | ErrorKind::Extension | ErrorKind::UnexpectedReturnType
+    )
+}
+
+impl std::fmt::Debug for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Link").field(&self.address.shown).finish()
+    }
+}
+
+/// Replaces a connection unless its answer came.
+struct Doubt<'a> {
+    link: &'a Link,
+    number: u64,
+    dismissed: bool,
+}
+
+impl Drop for Doubt<'_> {
+    fn drop(&mut self) {
+        let mut slot = self.link.lock();
+        if !self.dismissed && slot.number == self.number {
+            slot.connection = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_reads_as_it_was_written_whatever_the_instance_is_called() {
+        let owner = Owner {
+            instance: InstanceId::new("web:1:🦀 {x}").unwrap(),
+            nonce: 1,
+        };
+        let token = Token::new(7).unwrap();
+        let record = format!("{token}:{}", written(&owner));
+        assert_eq!(leader_of(record.as_bytes()), Some(Leader { owner, token }));
+    }
+
+    #[test]
+    fn what_is_no_record_is_not_taken_for_one() {
+        let records: [&[u8]; 8] = [
+            b"",
+            b"x",
+            b"-1:1:a",
+            b"0:1:a",
+            b"7:1",
+            b"7:1:",
+            b"9007199254740992:1:a",
+            b"7:1:\xff",
+        ];
+        for record in records {
+            assert_eq!(leader_of(record), None, "{record:?}");
+        }
+    }
+}
