@@ -1,0 +1,12 @@
+//! One suite for every store. A store that passes may hold an election.
+//!
+//! `suite` says what must hold, in sentences; each module beside it brings one store, runs the suite,
+//! and adds what only that store can get wrong.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod suite;
+
+mod file;
+mod redis;

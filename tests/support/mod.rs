@@ -1,0 +1,59 @@
+//! What tests with real servers need: servers of their own on free ports, directories that vanish, and
+//! a proxy that does to a connection what networks do.
+#![allow(dead_code, unused_imports, clippy::missing_panics_doc)]
+
+mod proxy;
+mod server;
+
+use std::env;
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+pub use proxy::{Proxy, Trouble};
+pub use server::{Kind, Server};
+
+/// A directory that is deleted at the end.
+#[derive(Debug)]
+pub struct TempDir(PathBuf);
+
+impl TempDir {
+    pub fn new() -> Self {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = env::temp_dir().join(format!("whenleader-{}-{number}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Waits for something that must become true, far longer than it ever takes.
+pub async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look().await {
+            return found;
+        }
+        assert!(start.elapsed() < Duration::from_secs(20), "never: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Says that a test was not run, once for its reason, and that this is no success where all must run.
+pub fn skip(test: &str, why: &str) {
+    // Not with println: the test runner keeps that to itself when a test passes.
+    let _ = writeln!(std::io::stdout(), "SKIPPED: {test}: {why}");
+    assert!(env::var_os("CI").is_none(), "{test} must run here: {why}");
+}

@@ -1,0 +1,160 @@
+//! Real servers, each with a port and a directory of its own, ended by its own process id.
+
+use std::env;
+use std::ffi::OsStr;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::TempDir;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Redis,
+    Valkey,
+}
+
+impl Kind {
+    fn variable(self) -> &'static str {
+        match self {
+            Self::Redis => "WHENLEADER_REDIS_SERVER",
+            Self::Valkey => "WHENLEADER_VALKEY_SERVER",
+        }
+    }
+
+    fn program(self) -> &'static str {
+        match self {
+            Self::Redis => "redis-server",
+            Self::Valkey => "valkey-server",
+        }
+    }
+
+    /// The server's program, or what would bring it.
+    pub fn find(self) -> Result<PathBuf, String> {
+        if let Some(path) = env::var_os(self.variable()) {
+            return Ok(path.into());
+        }
+        let path = env::var_os("PATH").unwrap_or_default();
+        env::split_paths(&path)
+            .map(|dir| dir.join(self.program()))
+            .find(|file| file.is_file())
+            .ok_or_else(|| {
+                format!(
+                    "there is no {} here: npm run setup brings it, or set {} to it",
+                    self.program(),
+                    self.variable()
+                )
+            })
+    }
+}
+
+/// A running server. It ends with its value.
+#[derive(Debug)]
+pub struct Server {
+    kind: Kind,
+    args: Vec<String>,
+    pub port: u16,
+    dir: TempDir,
+    child: Option<Child>,
+}
+
+impl Server {
+    /// `None`: there is no such server here, and the test was reported as skipped.
+    pub fn start(test: &str, kind: Kind, args: &[&str]) -> Option<Self> {
+        if let Err(why) = kind.find() {
+            super::skip(test, &why);
+            return None;
+        }
+        // Another process may take a port between its choice and its use: the next try has another.
+        for _ in 0..5 {
+            let mut server = Self {
+                kind,
+                args: args.iter().map(|arg| (*arg).to_owned()).collect(),
+                port: free_port(),
+                dir: TempDir::new(),
+                child: None,
+            };
+            if server.run() {
+                return Some(server);
+            }
+        }
+        panic!("{} does not start", kind.program());
+    }
+
+    fn run(&mut self) -> bool {
+        let child = Command::new(self.kind.find().unwrap())
+            .args(["--port", &self.port.to_string()])
+            .args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+            .args([OsStr::new("--dir"), self.dir.path().as_os_str()])
+            .args(["--unixsocket", self.socket().to_str().unwrap()])
+            .args(["--repl-diskless-sync-delay", "0"])
+            .args(&self.args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the server's program runs");
+        self.child = Some(child);
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(20) {
+            if TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).is_ok() {
+                return true;
+            }
+            if self.child.as_mut().unwrap().try_wait().unwrap().is_some() {
+                return false;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        false
+    }
+
+    /// Ends it at once, as a crash does.
+    pub fn crash(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// On the same port, and as empty as it was at first.
+    pub fn restart(&mut self) {
+        self.crash();
+        assert!(self.run(), "the server does not start again");
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.dir.path().join("socket")
+    }
+
+    /// Asks the server something, on a connection of the test's own.
+    pub fn ask(&self, command: &[impl AsRef<[u8]>]) -> redis::RedisResult<redis::Value> {
+        let client = redis::Client::open(self.url())?;
+        let mut connection = client.get_connection()?;
+        let mut asked = redis::Cmd::new();
+        for word in command {
+            asked.arg(word.as_ref());
+        }
+        asked.query(&mut connection)
+    }
+
+    pub fn ask_well(&self, command: &[impl AsRef<[u8]>]) -> redis::Value {
+        self.ask(command).expect("the server does what it is asked")
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.crash();
+    }
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    listener.local_addr().unwrap().port()
+}
