@@ -68,6 +68,7 @@ async function javaScript() {
   const bin = (name) => join(root, "node_modules", ".bin", name);
   await step("format and lints", [bin("biome"), "check", "."]);
   await step("types", [bin("tsc"), "-p", "."]);
+  await step("types of the examples", [bin("tsc"), "-p", "examples"]);
   await nodeTest(
     `tests on Node.js ${process.versions.node}`,
     process.execPath,
