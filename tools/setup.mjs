@@ -4,8 +4,9 @@
 //     node tools/start.cjs build [--release]
 import { createHash } from "node:crypto";
 import { existsSync, readFileSync, writeFileSync } from "node:fs";
+import { homedir } from "node:os";
 import { join } from "node:path";
-import { bold, dim, npm, red, root, run, seconds, windows } from "./run.mjs";
+import { bold, dim, env, npm, red, root, run, seconds, windows } from "./run.mjs";
 
 const RUST = [1, 89];
 
@@ -71,14 +72,25 @@ export async function buildAddon({ release = false, into } = {}) {
   command.push("--dts", "native.d.ts");
   if (release) command.push("--release");
   if (into) command.push("--output-dir", into);
-  await step(`Building the addon${release ? " for release" : ""}`, command);
+  const options = release ? { env: { ...env, RUSTFLAGS: withoutPlaces() } } : {};
+  await step(`Building the addon${release ? " for release" : ""}`, command, options);
+}
+
+/** Panic messages name source files: as seen from the project and the registry, not from this machine. */
+function withoutPlaces() {
+  const cargoHome = env.CARGO_HOME || join(homedir(), ".cargo");
+  const flags = [
+    `--remap-path-prefix=${cargoHome}=cargo`,
+    `--remap-path-prefix=${root}=whenleader`,
+  ];
+  return [env.RUSTFLAGS, ...flags].filter(Boolean).join(" ");
 }
 
 /** One line while it runs and its time after it; the whole output only when it fails. */
-async function step(what, command) {
+async function step(what, command, options) {
   const start = performance.now();
   const quiet = setTimeout(() => console.log(dim(`${what} ...`)), 2_000);
-  const { code, output } = await run(command);
+  const { code, output } = await run(command, options);
   clearTimeout(quiet);
   if (code !== 0) throw new SetupFailed(`${what} failed:\n\n${output}`);
   if (performance.now() - start > 2_000) console.log(dim(`${what}: done in ${seconds(start)}`));
