@@ -1,0 +1,233 @@
+// Real processes are killed, stopped, blocked and cut off, round after round, while they write down each
+// `true` that isLeader() told them. An independent recorder then proves that terms never overlap.
+import assert from "node:assert/strict";
+import { fork } from "node:child_process";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { after, before, describe, test } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
+import { fileURLToPath } from "node:url";
+import { TcpProxy } from "./support/proxy.mjs";
+import { judge } from "./support/recorder.mjs";
+import { isMissing, RedisServer } from "./support/servers.mjs";
+
+const ROUNDS = Number(process.env.WHENLEADER_CHAOS_ROUNDS ?? 30);
+const LEASE = 900;
+const RENEW = 300;
+/** Long enough for a busy machine; a round that needs it has failed. */
+const PATIENCE = 30_000;
+
+const program = fileURLToPath(new URL("support/contender.mjs", import.meta.url));
+
+/** Three instances, and whatever stands between them and their store. */
+class Arena {
+  constructor(folder, storeOf) {
+    this.folder = folder;
+    this.storeOf = storeOf;
+    this.logs = [];
+    this.contenders = [];
+    this.count = 0;
+  }
+
+  async enter() {
+    const id = `i${this.count++}`;
+    const file = join(this.folder, `${id}.log`);
+    const { store, proxy } = await this.storeOf();
+    const config = { type: "StoreCluster", store, leaseDuration: LEASE, renewInterval: RENEW };
+    const child = fork(program, [JSON.stringify(config), file], { stdio: "inherit" });
+    const contender = { id, child, proxy, leads: false, frozen: false };
+    contender.ended = new Promise((done) => child.on("close", done));
+    child.on("close", (code, signal) => {
+      contender.end = `${id} ended by itself: ${signal ?? code}`;
+    });
+    child.on("message", ({ event, leads }) => {
+      if (event === "promoted") contender.leads = true;
+      if (event === "demoted") contender.leads = false;
+      if (event === "unblocked") contender.unblocked = { leads };
+    });
+    this.logs.push({ id, file });
+    this.contenders.push(contender);
+    return contender;
+  }
+
+  async leave(contender) {
+    await contender.ended;
+    await contender.proxy?.close();
+    this.contenders.splice(this.contenders.indexOf(contender), 1);
+  }
+
+  /** The one that leads, as the processes tell it, other than `old`. */
+  async leader(old) {
+    for (const end = Date.now() + PATIENCE; Date.now() < end; await sleep(5)) {
+      const leader = this.contenders.find((one) => one.leads && !one.frozen && one !== old);
+      if (leader) return leader;
+      for (const { end } of this.contenders) assert.equal(end, undefined);
+    }
+    assert.fail(`nobody leads after ${PATIENCE} ms`);
+  }
+
+  async close() {
+    for (const contender of [...this.contenders]) {
+      contender.child.kill("SIGCONT");
+      contender.child.kill("SIGKILL");
+      await this.leave(contender);
+    }
+  }
+}
+
+/** What is done to the leader; each ends with three instances that run. */
+const FAULTS = {
+  async "kill -9"(arena, leader) {
+    leader.child.kill("SIGKILL");
+    await arena.leave(leader);
+    await arena.enter();
+    await arena.leader();
+  },
+  async "SIGSTOP until a rival leads, then SIGCONT"(arena, leader) {
+    leader.child.kill("SIGSTOP");
+    leader.frozen = true;
+    await arena.leader(leader);
+    leader.child.kill("SIGCONT");
+    leader.frozen = false;
+    await sleep(RENEW);
+  },
+  async "a clean stop"(arena, leader) {
+    leader.child.send({ command: "stop" });
+    await arena.leave(leader);
+    await arena.enter();
+    await arena.leader();
+  },
+  async "stepDown()"(arena, leader) {
+    leader.child.send({ command: "stepDown", ms: LEASE });
+    await arena.leader(leader);
+  },
+  async "a blocked event loop"(arena, leader) {
+    leader.unblocked = undefined;
+    leader.child.send({ command: "block", ms: 2 * LEASE });
+    while (!leader.unblocked) await sleep(20);
+    await arena.leader();
+  },
+  async "SIGSTOP for a moment"(arena, leader) {
+    leader.child.kill("SIGSTOP");
+    await sleep(RENEW);
+    leader.child.kill("SIGCONT");
+    await arena.leader();
+  },
+};
+
+const NETWORK_FAULTS = {
+  async "cut off until a rival leads"(arena, leader) {
+    leader.proxy.cut();
+    await arena.leader(leader);
+    leader.proxy.open();
+  },
+  async "frozen network until a rival leads, then everything arrives late"(arena, leader) {
+    leader.proxy.freeze();
+    await arena.leader(leader);
+    leader.proxy.open();
+    await sleep(RENEW);
+  },
+  async "blocked event loop, and cut off meanwhile"(arena, leader) {
+    leader.unblocked = undefined;
+    leader.child.send({ command: "block", ms: 2 * LEASE });
+    leader.proxy.freeze();
+    while (!leader.unblocked) await sleep(20);
+    assert.equal(leader.unblocked.leads, false, "the first answer after the block is honest");
+    leader.proxy.open();
+    await arena.leader();
+  },
+  async "the store is frozen for two leases"(arena) {
+    arena.server.freeze();
+    await sleep(2 * LEASE);
+    arena.server.thaw();
+    await arena.leader();
+  },
+  async "the store is killed and started again"(arena) {
+    await arena.server.kill();
+    await sleep(LEASE);
+    await arena.server.restart();
+    await arena.leader();
+  },
+};
+
+async function play(arena, faults) {
+  for (let i = 0; i < 3; i++) await arena.enter();
+  await arena.leader();
+  const names = Object.keys(faults);
+  for (let round = 0; round < ROUNDS; round++) {
+    const name = names[round % names.length];
+    const leader = await arena.leader();
+    await faults[name](arena, leader).catch((error) => {
+      error.message = `round ${round}, ${name}: ${error.message}`;
+      throw error;
+    });
+    // Some time of its own for whoever leads now.
+    await sleep(Math.random() * RENEW);
+  }
+  await arena.leader();
+  await arena.close();
+  const verdict = judge(arena.logs);
+  assert.deepEqual(verdict.problems, []);
+  assert.ok(verdict.terms > ROUNDS / 3, `${verdict.terms} terms`);
+  assert.ok(verdict.answers > 50 * ROUNDS, `${verdict.answers} answers`);
+  return `${ROUNDS} rounds, ${verdict.terms} terms, ${verdict.answers} answers, overlap ${verdict.overlap} us`;
+}
+
+describe("real processes", { concurrency: false }, () => {
+  let folder;
+  before(() => {
+    folder = mkdtempSync(join(tmpdir(), "whenleader-chaos-"));
+  });
+  after(() => rmSync(folder, { recursive: true, force: true }));
+
+  test("on the embedded store, terms never overlap and tokens only grow, whatever happens to the leader", async (t) => {
+    const logs = mkdtempSync(join(folder, "file-"));
+    const arena = new Arena(logs, async () => ({ store: `file:${join(logs, "store")}` }));
+    t.after(() => arena.close());
+    t.diagnostic(await play(arena, FAULTS));
+  });
+
+  for (const kind of ["redis", "valkey"]) {
+    test(`on ${kind}, terms never overlap and tokens only grow, whatever happens to the leader, the network and the store`, async (t) => {
+      if (isMissing(kind, `real processes on ${kind}`)) return;
+      const logs = mkdtempSync(join(folder, `${kind}-`));
+      const server = await RedisServer.start(kind);
+      t.after(() => server.stop());
+      const arena = new Arena(logs, async () => {
+        const proxy = await TcpProxy.to(server.port);
+        return { store: `redis://127.0.0.1:${proxy.port}`, proxy };
+      });
+      arena.server = server;
+      t.after(() => arena.close());
+      t.diagnostic(await play(arena, { ...FAULTS, ...NETWORK_FAULTS }));
+    });
+  }
+
+  test("the recorder sees an overlap, a token that goes back, and unbalanced callbacks", async () => {
+    const { writeFileSync } = await import("node:fs");
+    const log = (id, ...lines) => {
+      const file = join(folder, `${id}.planted`);
+      writeFileSync(file, `${lines.join("\n")}\n`);
+      return { id, file };
+    };
+    const overlap = judge([
+      log("a", "fn 1 0", "true 1 0 1", "true 1 100 101"),
+      log("b", "fn 2 50", "true 2 50 51"),
+    ]);
+    assert.equal(overlap.overlap, 49);
+    assert.match(overlap.problems.join(), /terms 1 and 2 overlap by 49 us/);
+    assert.match(
+      judge([log("c", "fn 2 0", "dereg 2 1 taken", "fn 1 2")]).problems.join(),
+      /token 1 came after 2/,
+    );
+    assert.match(
+      judge([log("d", "fn 1 0", "fn 2 1")]).problems.join(),
+      /ran before deregisteredFn/,
+    );
+    assert.match(
+      judge([log("e", "true 1 0 1"), log("f", "true 1 5 6")]).problems.join(),
+      /led by e and by f/,
+    );
+  });
+});
