@@ -36,7 +36,7 @@ const EXAMPLES = {
     ends: [/mail: no longer mine/],
   },
   "worker-threads.cjs": {
-    leads: [/worker \d starts/],
+    leads: [/worker 1 starts/, /worker 2 starts/],
     ends: [],
   },
 };

@@ -32,7 +32,6 @@ export class Screen {
     process.stdout.write("\x1b[?25l");
     this.#timer = setInterval(() => this.#draw(), 50);
     process.once("exit", () => process.stdout.write("\x1b[?25h"));
-    process.once("SIGINT", () => process.exit(130));
   }
 
   /** What happens now, until the next `say`. */
@@ -41,11 +40,10 @@ export class Screen {
   }
 
   say(text, took) {
-    const time = took === undefined ? "" : `${Math.max(1, Math.round(took))} ms`;
+    const time = took === undefined ? "" : `${Math.max(1, Math.round(took))} ms`.padStart(8);
+    const line = time ? `${text.padEnd(58)} ${paint(1, time)}` : text;
     this.#doing = "";
-    this.#said.push(
-      `  ${paint(32, "✓")} ${text.padEnd(58)} ${paint(1, time.padStart(8))}`.trimEnd(),
-    );
+    this.#said.push(`  ${paint(32, "✓")} ${line}`);
     if (live) this.#draw();
     else console.log(this.#said.at(-1));
   }

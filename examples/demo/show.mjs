@@ -207,6 +207,13 @@ function name({ number }) {
   return `#${number}`;
 }
 
+// Also when the show is broken off: a frozen process would stay for ever.
+process.once("exit", () => {
+  for (const child of everyone) child.kill("SIGKILL");
+  rmSync(folder, { recursive: true, force: true });
+});
+for (const signal of ["SIGINT", "SIGTERM"]) process.once(signal, () => process.exit(130));
+
 process.exitCode = 1;
 try {
   screen.open("Three processes on one machine, the embedded store, a lease of 1.5 seconds.");
@@ -217,6 +224,6 @@ try {
   for (const { number, errors } of instances) if (errors) console.error(`#${number}: ${errors}`);
 } finally {
   screen.close();
-  for (const child of everyone) child.kill("SIGKILL");
-  rmSync(folder, { recursive: true, force: true });
 }
+// Children that still run would keep this process waiting for them.
+process.exit();
