@@ -28,6 +28,8 @@ pub struct Conduct {
     not_before: Moment,
     /// Something happened that may bring the next request forward.
     woken: bool,
+    /// This very input said that the record is no longer this term's.
+    denied: bool,
     /// The send of the last success.
     anchor: Moment,
     /// Terms that ended and whose callbacks have not.
@@ -61,6 +63,7 @@ impl Conduct {
         outputs: &[Output],
     ) -> Result<(), String> {
         let was_stopped = self.stopped;
+        self.denied = false;
         self.note_input(setup, now, before, input, outputs);
         for output in outputs {
             if was_stopped && !matches!(output, Output::Overrun { .. }) {
@@ -83,6 +86,9 @@ impl Conduct {
                 "it wants to be woken at {:?}, which is not after {now:?}",
                 candidate.wake_at()
             ));
+        }
+        if self.denied && self.leading.is_some() {
+            return Err("it leads on although its renewal was denied".into());
         }
         match (candidate.leads_until(), self.leading) {
             (Some((leads, _)), Some(told)) if leads == told => Ok(()),
@@ -145,6 +151,8 @@ impl Conduct {
             }
             Some(answer) => {
                 self.failures = 0;
+                let denied = matches!(answer, Answer::Attempt(Outcome::Other { .. }));
+                self.denied = denied && matches!(asked.op, Op::Renew(_));
                 self.note_answer(setup, now, asked, answer)
             }
         };

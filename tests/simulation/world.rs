@@ -20,6 +20,8 @@ use crate::scenario::{Class, Family, Fault, INSTANCES, Scenario, Wanted};
 use crate::store::{Held, Holder, JudgingStore, Record, Reply, VersionedStore};
 
 const MILLISECOND: Time = 1_000 * MICROSECOND;
+/// A run has some thousand events.
+const MANY_EVENTS: u64 = 1_000_000;
 
 /// What one run, or many, came to.
 #[derive(Debug, Clone, Default)]
@@ -439,6 +441,9 @@ impl World {
         }
         let queued = self.queue.peek().map_or(NEVER, |Reverse(next)| next.at);
         self.figures.events += 1;
+        if self.figures.events > MANY_EVENTS {
+            return self.violate("it never ends");
+        }
         match first {
             Some((at, index)) if at < queued || at == queued && self.random.coin() => {
                 self.now = at;
