@@ -642,6 +642,46 @@ mod tests {
         );
     }
 
+    #[tokio::test]
+    async fn a_store_that_is_closed_with_a_term_unreleased_does_not_look_like_a_dead_process() {
+        let root =
+            std::env::temp_dir().join(format!("whenleader-unreleased-{}", std::process::id()));
+        let election = ElectionName::new("e").unwrap();
+        let owner = |nonce| Owner {
+            instance: crate::lease::InstanceId::new("i").unwrap(),
+            nonce,
+        };
+        let open = || FileStore::new(root.clone(), true, Arc::new(crate::clock::SystemClock));
+        for released in [true, false] {
+            let (first, second) = (open(), open());
+            let attempt = |nonce| {
+                let owner = owner(nonce);
+                let election = election.clone();
+                move |store: Arc<Store>| {
+                    store.attempt(&election, &owner, Duration::from_secs(60), None)
+                }
+            };
+            first.prepare().await.unwrap();
+            let Outcome::Held { token, .. } = attempt(1)(Arc::clone(&first.store)).unwrap() else {
+                panic!("the lease is free");
+            };
+            if released {
+                assert!(first.release(&election, &owner(1), token).await.unwrap());
+            }
+            first.close().await;
+            let outcome = attempt(2)(Arc::clone(&second.store)).unwrap();
+            match (released, outcome) {
+                (true, Outcome::Held { token, .. }) => {
+                    assert!(second.release(&election, &owner(2), token).await.unwrap());
+                }
+                (false, Outcome::Other { remaining, .. }) => assert!(remaining.is_some()),
+                (_, outcome) => panic!("released: {released}, and then {outcome:?}"),
+            }
+            second.close().await;
+        }
+        fs::remove_dir_all(&root).unwrap();
+    }
+
     #[test]
     fn plain_names_stay_as_they_are() {
         assert_eq!(name_of("orders.cleanup-2_x"), "orders.cleanup-2_x");
