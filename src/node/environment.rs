@@ -5,7 +5,7 @@
 //! other threads need of it is in [`Link`], which outlives it.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -44,7 +44,7 @@ pub struct JsEvent {
     pub message: Option<String>,
     pub fatal: Option<bool>,
     pub level: Option<String>,
-    pub fields: Option<HashMap<String, String>>,
+    pub fields: Option<BTreeMap<String, String>>,
     pub operation: Option<u32>,
     pub info: Option<ClusterInfo>,
 }

@@ -1,7 +1,7 @@
 //! From `tracing` to JavaScript's logger: one layer, which hands each record to the oldest environment
 //! that wants its level, and never blocks.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt::{Debug, Write};
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Once, PoisonError, Weak};
@@ -21,7 +21,7 @@ const QUEUE: u32 = 1_024;
 pub struct LogRecord {
     pub level: &'static str,
     pub message: String,
-    pub fields: HashMap<String, String>,
+    pub fields: BTreeMap<String, String>,
 }
 
 /// How many records of an environment wait, and how many were dropped since the last one.
@@ -165,7 +165,7 @@ impl Link {
 #[derive(Default)]
 struct Fields {
     message: String,
-    named: HashMap<String, String>,
+    named: BTreeMap<String, String>,
 }
 
 impl Visit for Fields {

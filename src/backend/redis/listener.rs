@@ -72,7 +72,7 @@ impl Listener {
             if !deaf {
                 deaf = true;
                 let store = &self.link.address.shown;
-                tracing::warn!(%store, %error, "changes are not heard of: asking at every interval");
+                tracing::info!(%store, %error, "changes are not heard of: asking at every interval");
                 for (election, _) in self.watchers.elections() {
                     self.watchers.tell(&election, Hint::Blind);
                 }
