@@ -48,6 +48,8 @@ class Election {
   attach(source) {
     this.#source = source;
     this.ask = source.isLeader;
+    // A local cluster leads from the start; the event follows.
+    this.leading = source.isLeader();
   }
 
   get source() {
@@ -91,6 +93,7 @@ class Election {
    * @param {LossReason} reason
    */
   demoted(token, reason) {
+    if (this.#term === null) this.leading = false;
     if (this.#term !== null && this.#term.token <= token) this.#end(reason);
     this.whenCallbacksEnded(token)
       .then(() => this.source.settled(token))

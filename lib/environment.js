@@ -372,12 +372,7 @@ class Environment {
     if (plan.mode === "local") {
       if (plan.info === null) this.#warnIfNotAlone();
       const provider = new LocalCluster(
-        (event) => {
-          // Of a local cluster that was given up before it was used, nothing is told.
-          if (this.#state.kind !== "running" || this.#state.provider === provider) {
-            this.#dispatch(event);
-          }
-        },
+        (event) => this.#dispatch(event),
         () => plan.info?.instanceId ?? this.#defaultInstanceId(),
         plan.info ?? undefined,
       );
@@ -551,10 +546,11 @@ class Environment {
     }
     const state = this.#state;
     if (state.kind !== "running") return;
-    state.provider.stop();
+    // Nothing was done with it, so nobody is told of its end.
     for (const cluster of this.#clusters.values()) Cluster.bind(cluster, null);
     this.#elections.clear();
     this.#state = { kind: "expecting" };
+    if (state.provider instanceof LocalCluster) state.provider.abandon();
   }
 
   /** What is known of the cluster, if it is known already. */

@@ -44,6 +44,11 @@ class LocalCluster {
     return election;
   }
 
+  /** Ends it without telling anybody. */
+  abandon() {
+    for (const election of this.#elections) election.abandon();
+  }
+
   async stop() {
     await Promise.all(this.#elections.map((election) => election.stop()));
   }
@@ -54,8 +59,9 @@ class LocalElection {
   #name;
   #dispatch;
   #info;
-  #token = 0;
-  #leads = false;
+  /** Of the present term, or of the last one. */
+  #token = 1;
+  #leads = true;
   /** What waits for the end of the last term's callbacks. @type {(() => void) | null} */
   #onSettled = null;
   /** @type {NodeJS.Timeout | undefined} */
@@ -73,7 +79,7 @@ class LocalElection {
     this.#dispatch = dispatch;
     this.#info = info;
     // As events of the native side: never while the caller is still at work.
-    queueMicrotask(() => this.#lead());
+    queueMicrotask(() => this.#announce());
   }
 
   isLeader = () => this.#leads;
@@ -84,7 +90,7 @@ class LocalElection {
   }
 
   leader() {
-    return this.#token === 0 ? null : { instanceId: this.#info.instanceId, token: this.#token };
+    return { instanceId: this.#info.instanceId, token: this.#token };
   }
 
   /** @param {number} token */
@@ -125,10 +131,20 @@ class LocalElection {
     return this.#stopped;
   }
 
+  abandon() {
+    clearTimeout(this.#timer);
+    this.#leads = false;
+    this.#stopped = Promise.resolve();
+  }
+
   #lead() {
-    if (this.#stopped !== null || this.#leads) return;
     this.#token += 1;
     this.#leads = true;
+    this.#announce();
+  }
+
+  #announce() {
+    if (!this.#leads) return; // It stepped down or stopped in the very turn in which it began.
     const about = { election: this.#name, token: this.#token };
     const info = this.#info;
     const traceId = randomBytes(TRACE_ID_BYTES).toString("hex");

@@ -1,0 +1,334 @@
+// Which cluster this process takes part in, and when it starts.
+
+const assert = require("node:assert/strict");
+const fs = require("node:fs");
+const os = require("node:os");
+const path = require("node:path");
+const { test } = require("node:test");
+const { CONFIG, fakeWorld, gate, settle } = require("./fake-native.js");
+
+function folder(files = {}) {
+  const at = fs.mkdtempSync(path.join(os.tmpdir(), "whenleader-"));
+  for (const [name, content] of Object.entries(files))
+    fs.writeFileSync(path.join(at, name), content);
+  return at;
+}
+
+/** A world that finds nothing. */
+function lonely(overrides) {
+  const at = folder();
+  return fakeWorld({ cwd: () => at, ...overrides });
+}
+
+function configured(overrides) {
+  const at = folder({ "whenleader.config.json": JSON.stringify(CONFIG) });
+  return fakeWorld({ cwd: () => at, ...overrides });
+}
+
+const refuseNative = () => {
+  throw new Error("the native part was loaded");
+};
+
+test("without a configuration fn runs at once, and the process always leads", async () => {
+  const { environment } = lonely({ loadNative: refuseNative });
+  const terms = [];
+  environment.whenLeader((term) => terms.push(term));
+  await null;
+  await null;
+  assert.equal(terms.length, 1);
+  assert.equal(terms[0].token, 1);
+  assert.equal(terms[0].remaining(), Number.POSITIVE_INFINITY);
+  assert.equal(terms[0].isCurrent(), true);
+  assert.match(terms[0].traceId, /^[0-9a-f]{32}$/);
+  assert.equal(environment.useCluster().isLeader(), true);
+  assert.equal(environment.useCluster("another").isLeader(), true);
+});
+
+test("without a configuration the first question is answered already", () => {
+  const { environment } = lonely();
+  assert.equal(environment.useCluster().isLeader(), true);
+});
+
+test("the local cluster's id is the native side's, or one of its form if that cannot be loaded", () => {
+  assert.equal(lonely().environment.useCluster().getInstanceId(), "fake-default");
+  const env = { HOSTNAME: "host" };
+  const { environment } = lonely({ loadNative: refuseNative, env });
+  const id = environment.useCluster().getInstanceId();
+  assert.match(id, new RegExp(`^host-${process.pid}-[0-9a-f]{8}$`));
+  assert.equal(environment.useCluster().getInstanceId(), id);
+});
+
+test("the local token grows with each round of stepDown, and deregisteredFn runs", async () => {
+  const { environment } = lonely();
+  const events = [];
+  environment.whenLeader(
+    ({ token }) => events.push(token),
+    (lost) => events.push(lost.reason),
+  );
+  await settle();
+  const cluster = environment.useCluster();
+  await cluster.stepDown();
+  assert.equal(cluster.isLeader(), false);
+  const { token } = await cluster.waitUntilLeader({ timeout: 5000 });
+  assert.equal(token, 2);
+  const paused = Date.now();
+  await cluster.stepDown({ pause: 50 });
+  assert.equal((await cluster.waitUntilLeader()).token, 3);
+  assert.ok(Date.now() - paused >= 45);
+  await environment.stopCluster();
+  assert.deepEqual(events, [1, "steppedDown", 2, "steppedDown", 3, "stopped"]);
+  assert.equal(cluster.isLeader(), false);
+});
+
+test("after a stop nobody leads until startCluster is called", async () => {
+  const { environment } = lonely();
+  const cluster = environment.useCluster();
+  await cluster.waitUntilLeader();
+  await environment.stopCluster();
+  const terms = [];
+  environment.whenLeader((term) => terms.push(term));
+  await settle();
+  assert.equal(cluster.isLeader(), false);
+  assert.deepEqual(terms, []);
+  assert.equal(await environment.startCluster(), cluster);
+  await settle();
+  assert.equal(cluster.isLeader(), true);
+  assert.equal(terms.length, 1);
+});
+
+test("a configuration that is found starts the cluster at the first use, and registrations wait for it", async () => {
+  const { environment, native } = configured();
+  native.startGate = gate().promise;
+  const terms = [];
+  environment.whenLeader((term) => terms.push(term));
+  await settle();
+  assert.match(native.checked.source, /whenleader\.config\.json$/);
+  assert.equal(environment.useCluster().isLeader(), false);
+  assert.equal(environment.useCluster().getInstanceId(), "fake-1");
+  assert.equal(environment.useCluster().election, "leader");
+  assert.deepEqual(terms, []);
+});
+
+test("a configuration that is found but refused is thrown at the first use, and again at the next", () => {
+  const { environment, native } = configured();
+  native.configError = 'leaseDuration must be a number, not "15s"';
+  for (let i = 0; i < 2; i += 1) {
+    assert.throws(() => environment.whenLeader(() => {}), {
+      name: "ConfigError",
+      code: "WHENLEADER_CONFIG",
+      message: /leaseDuration/,
+    });
+  }
+});
+
+test("a store that refuses an implicit start is an error event and a log, and nobody leads", async () => {
+  const { environment, native, lines, logger } = configured();
+  const refusal = gate();
+  native.startGate = refusal.promise;
+  const cluster = environment.useCluster();
+  const errors = [];
+  cluster.on("error", (error) => errors.push(error));
+  await settle();
+  const started = environment.startCluster(undefined, logger); // Waits for the same start.
+  refusal.fail(Object.assign(new Error("wrong password"), { code: "WHENLEADER_STORE" }));
+  await assert.rejects(started, {
+    code: "WHENLEADER_STORE",
+    fatal: true,
+    message: "wrong password",
+  });
+  await settle();
+  assert.equal(errors.length, 1);
+  assert.equal(errors[0].message, "wrong password");
+  assert.match(lines.join(), /error .*did not start.*wrong password/);
+  assert.equal(cluster.isLeader(), false);
+  native.startGate = Promise.resolve();
+  await environment.startCluster();
+  native.elections.get("leader").promote();
+  assert.equal(cluster.isLeader(), true);
+});
+
+test("expectCluster makes registrations and questions wait for startCluster", async () => {
+  const { environment, native, logger } = lonely();
+  environment.expectCluster();
+  const terms = [];
+  environment.whenLeader((term) => terms.push(term));
+  const cluster = environment.useCluster();
+  await settle();
+  assert.equal(cluster.isLeader(), false);
+  assert.equal(cluster.election, undefined);
+  assert.deepEqual(terms, []);
+  assert.equal(await environment.startCluster(CONFIG, logger), cluster);
+  native.elections.get("leader").promote(9);
+  assert.equal(cluster.isLeader(), true);
+  assert.equal(terms[0].token, 9);
+  environment.expectCluster(); // Too late to matter, and no harm.
+  assert.equal(cluster.isLeader(), true);
+});
+
+test("startCluster in the same turn as the first registrations is early enough", async () => {
+  for (const make of [lonely, configured]) {
+    const { environment, native, logger } = make();
+    const terms = [];
+    environment.whenLeader((term) => terms.push(term));
+    environment.useCluster().isLeader();
+    await environment.startCluster({ cluster: { store: "fake://explicit" } }, logger);
+    assert.match(native.running, /explicit/);
+    assert.deepEqual(terms, []);
+    native.elections.get("leader").promote(2);
+    assert.equal(terms[0].token, 2);
+  }
+});
+
+test("startCluster after the implicit local cluster ran a fn is refused with the cures", async () => {
+  const led = [
+    (environment) => environment.whenLeader(function job() {}),
+    (environment) => environment.useCluster().waitUntilLeader(),
+    (environment) => environment.useCluster().on("promoted", () => {}),
+  ];
+  for (const lead of led) {
+    const { environment, native } = lonely();
+    lead(environment);
+    await settle();
+    await assert.rejects(environment.startCluster(CONFIG), (error) => {
+      assert.equal(error.name, "ConfigError");
+      for (const cure of ["whenleader.config.json", "expectCluster()", "startCluster() first"]) {
+        assert.ok(error.message.includes(cure), error.message);
+      }
+      return true;
+    });
+    assert.throws(() => environment.expectCluster(), { name: "ConfigError" });
+    assert.equal(native.running, null);
+    assert.equal(environment.useCluster().isLeader(), true, "it goes on as it was");
+  }
+});
+
+test("startCluster replaces an implicit local cluster that has not been used to lead", async () => {
+  const { environment, native, logger } = lonely();
+  const cluster = environment.useCluster();
+  const heard = [];
+  cluster.on("demoted", () => heard.push("demoted"));
+  await settle();
+  assert.equal(cluster.isLeader(), true);
+  await environment.startCluster(CONFIG, logger);
+  assert.equal(cluster.isLeader(), false);
+  native.elections.get("leader").promote();
+  assert.equal(cluster.isLeader(), true);
+  assert.deepEqual(heard, []);
+});
+
+test("a second startCluster with the same configuration gives the same cluster, another is refused", async () => {
+  const { environment, logger, native } = lonely();
+  const [first, second] = await Promise.all([
+    environment.startCluster(CONFIG, logger),
+    environment.startCluster(CONFIG),
+  ]);
+  assert.equal(first, second);
+  assert.equal(await environment.startCluster(), first);
+  await assert.rejects(environment.startCluster({ cluster: { store: "fake://other" } }), {
+    name: "ConfigError",
+    message: "another configuration",
+  });
+  assert.equal(native.attached, 1);
+});
+
+test("a cluster that is stopped while it starts does not run afterwards", async () => {
+  const { environment, native, logger } = lonely();
+  const opened = gate();
+  native.startGate = opened.promise;
+  const started = environment.startCluster(CONFIG, logger);
+  started.catch(() => {});
+  const stopped = environment.stopCluster();
+  opened.open();
+  await assert.rejects(started, { code: "WHENLEADER_STOPPED" });
+  await stopped;
+  assert.equal(native.running, null);
+  assert.deepEqual(native.log, ["stopCluster"]);
+  await environment.startCluster(CONFIG);
+  assert.equal(native.elections.get("leader").stopped, false);
+});
+
+test("startCluster refuses what is no configuration, naming it", async () => {
+  for (const bad of [null, 5, "redis://h", [], true]) {
+    await assert.rejects(lonely().environment.startCluster(bad), {
+      name: "ConfigError",
+      message: /takes an object/,
+    });
+  }
+  const cycle = {};
+  cycle.cluster = cycle;
+  await assert.rejects(lonely().environment.startCluster(cycle), { message: /refers to itself/ });
+  for (const bad of [5, {}, { error() {} }, "console"]) {
+    await assert.rejects(lonely().environment.startCluster(CONFIG, bad), {
+      name: "ConfigError",
+      message: /"logger" must be/,
+    });
+  }
+});
+
+test("a logger in the configuration is used, and stays out of its JSON", async () => {
+  const { environment, native, logger, lines } = lonely();
+  native.info.warnings = ["careful"];
+  await environment.startCluster({ cluster: { type: "StoreCluster", logger } });
+  assert.deepEqual(JSON.parse(native.checked.json), { cluster: { type: "StoreCluster" } });
+  assert.deepEqual(lines, ["warn whenleader: careful"]);
+});
+
+test("signs of several instances without a configuration get one warning that each leads", async () => {
+  const signs = [
+    { env: { KUBERNETES_SERVICE_HOST: "10.0.0.1" } },
+    { env: { NODE_UNIQUE_ID: "1" } },
+    { env: { NODE_APP_INSTANCE: "0" } },
+    { isClusterWorker: () => true },
+  ];
+  for (const sign of signs) {
+    const { environment, logger, lines } = lonely(sign);
+    await environment.startCluster(undefined, logger);
+    environment.whenLeader(() => {});
+    await settle();
+    assert.equal(lines.length, 1);
+    assert.match(lines[0], /^warn .*each instance leads/);
+  }
+  const alone = lonely();
+  await alone.environment.startCluster(undefined, alone.logger);
+  assert.deepEqual(alone.lines, []);
+  const found = configured(signs[0]);
+  await found.environment.startCluster(undefined, found.logger);
+  assert.deepEqual(found.lines, []);
+});
+
+test("a worker joins the cluster that its process runs, whatever configuration it finds itself", async () => {
+  for (const make of [lonely, configured]) {
+    const { environment, native } = make({ isMainThread: false });
+    native.running = "started by another thread";
+    const terms = [];
+    environment.whenLeader((term) => terms.push(term));
+    await settle();
+    assert.equal(native.checked, undefined);
+    native.elections.get("leader").promote(3);
+    assert.equal(terms[0].token, 3);
+    await environment.stopCluster();
+    assert.equal(native.running, "started by another thread", "it only left");
+  }
+  const { environment } = lonely({ isMainThread: false });
+  assert.equal(environment.useCluster().isLeader(), true);
+});
+
+test("only the main thread of a native cluster watches for exits, until it is stopped", async () => {
+  for (const isMainThread of [true, false]) {
+    let watching = 0;
+    const watchExit = () => {
+      watching += 1;
+      return () => {
+        watching -= 1;
+      };
+    };
+    const local = lonely({ watchExit, isMainThread });
+    await local.environment.startCluster();
+    assert.equal(watching, 0);
+    const { environment, logger } = lonely({ watchExit, isMainThread });
+    await environment.startCluster(CONFIG, logger);
+    assert.equal(watching, isMainThread ? 1 : 0);
+    await environment.stopCluster();
+    assert.equal(watching, 0);
+  }
+});
