@@ -5,6 +5,7 @@
 
 const { EventEmitter } = require("node:events");
 const { inspect } = require("node:util");
+const { Standing } = require("./election.js");
 const { ElectionError } = require("./errors.js");
 const { hold } = require("./hold.js");
 
@@ -18,6 +19,9 @@ class Cluster extends EventEmitter {
   #name;
   /** @type {Election | null} */
   #election = null;
+  /** As long as it has no election. */
+  #standingBefore;
+  #standing;
   /** @type {Set<Waiter>} */
   #waiters = new Set();
 
@@ -29,6 +33,8 @@ class Cluster extends EventEmitter {
     super({ captureRejections: true });
     this.#environment = environment;
     this.#name = name;
+    this.#standingBefore = new Standing(true, () => environment.leadsAlone());
+    this.#standing = this.#standingBefore;
   }
 
   get election() {
@@ -36,10 +42,7 @@ class Cluster extends EventEmitter {
   }
 
   isLeader() {
-    const election = this.#election;
-    if (election === null) return this.#environment.leadsAlone();
-    // Followers are answered by the flag. A leader's answer is the native side's: the flag may be late.
-    return election.leading && election.ask();
+    return this.#standing.leads;
   }
 
   getInstanceId() {
@@ -134,6 +137,7 @@ class Cluster extends EventEmitter {
    */
   static bind(cluster, election) {
     cluster.#election = election;
+    cluster.#standing = election?.standing ?? cluster.#standingBefore;
   }
 
   /**
@@ -180,7 +184,7 @@ class Cluster extends EventEmitter {
 /** @param {Election} election */
 function stateOf(election) {
   if (election.stopping) return "stopped";
-  return election.leading && election.ask() ? "leader" : "follower";
+  return election.standing.leads ? "leader" : "follower";
 }
 
 /**

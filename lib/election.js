@@ -15,11 +15,28 @@ const { LiveTerm } = require("./term.js");
 /** @typedef {import("./registration.js").Registration} Registration */
 /** @typedef {(event: string, ...values: unknown[]) => void} Emit */
 
+/**
+ * All that isLeader() looks at, so that the most frequent question takes the shortest way: a follower is
+ * answered by the flag, which events set; a leader asks the source as well, since events can be late.
+ */
+class Standing {
+  /**
+   * @param {boolean} leading
+   * @param {() => boolean} ask
+   */
+  constructor(leading, ask) {
+    this.leading = leading;
+    this.ask = ask;
+  }
+
+  get leads() {
+    return this.leading && this.ask();
+  }
+}
+
 class Election {
-  /** Set by the events of the source. A leader asks the source as well: events can be late. */
-  leading = false;
-  /** The source's isLeader(). Here, so that the most frequent question takes the shortest way. */
-  ask = () => false;
+  /** @readonly */
+  standing = new Standing(false, () => false);
 
   /** @type {ElectionSource | null} */
   #source = null;
@@ -47,9 +64,9 @@ class Election {
   /** The source may tell of a promotion only after this. @param {ElectionSource} source */
   attach(source) {
     this.#source = source;
-    this.ask = source.isLeader;
+    this.standing.ask = source.isLeader;
     // A local cluster leads from the start; the event follows.
-    this.leading = source.isLeader();
+    this.standing.leading = source.isLeader();
   }
 
   get source() {
@@ -80,7 +97,7 @@ class Election {
     if (this.#term !== null) this.#end("expired");
     const term = this.#newTerm(token, traceId);
     this.#term = term;
-    this.leading = true;
+    this.standing.leading = true;
     this.#emit("promoted", term);
     // A listener may have ended the term again, by stop() or stepDown().
     for (const registration of [...this.#registrations]) {
@@ -93,7 +110,7 @@ class Election {
    * @param {LossReason} reason
    */
   demoted(token, reason) {
-    if (this.#term === null) this.leading = false;
+    if (this.#term === null) this.standing.leading = false;
     if (this.#term !== null && this.#term.token <= token) this.#end(reason);
     this.whenCallbacksEnded(token)
       .then(() => this.source.settled(token))
@@ -165,7 +182,7 @@ class Election {
   #end(reason) {
     const term = this.#term;
     if (term === null) return;
-    this.leading = false;
+    this.standing.leading = false;
     this.#term = null;
     const lost = new LeadershipLostError(this.name, term.token, reason);
     const registrations = [...this.#registrations];
@@ -195,7 +212,7 @@ class Election {
       {
         election: this.name,
         instanceId: this.#instanceId,
-        remaining: (asked) => (this.leading ? this.source.remaining(asked) : 0),
+        remaining: (asked) => (this.standing.leading ? this.source.remaining(asked) : 0),
       },
       token,
       traceId,
@@ -214,4 +231,4 @@ function withResolvers() {
   return { promise, resolve };
 }
 
-module.exports = { Election };
+module.exports = { Election, Standing };
