@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-pub use proxy::{Proxy, Trouble};
+pub use proxy::{Proxy, Scripted, Trouble};
 pub use server::{Kind, Server};
 
 /// A directory that is deleted at the end.

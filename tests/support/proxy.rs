@@ -91,6 +91,48 @@ impl Drop for Proxy {
     }
 }
 
+/// A server that says the same to whatever it is asked.
+#[derive(Debug)]
+pub struct Scripted {
+    port: u16,
+    task: JoinHandle<()>,
+}
+
+impl Scripted {
+    pub async fn answering(answer: Vec<u8>) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let task = tokio::spawn(async move {
+            while let Ok((mut client, _)) = listener.accept().await {
+                let answer = answer.clone();
+                tokio::spawn(async move {
+                    let mut asked = vec![0; 65536];
+                    while let Ok(length @ 1..) = client.read(&mut asked).await {
+                        // One for each request: they begin with a star, as no argument here does.
+                        let count = asked[..length].split(|byte| *byte == b'*').count() - 1;
+                        for _ in 0..count.max(1) {
+                            if client.write_all(&answer).await.is_err() {
+                                return;
+                            }
+                        }
+                    }
+                });
+            }
+        });
+        Self { port, task }
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+}
+
+impl Drop for Scripted {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
 async fn carry(mut client: TcpStream, target: u16, mut trouble: watch::Receiver<Trouble>) {
     let Ok(mut server) = TcpStream::connect((Ipv4Addr::LOCALHOST, target)).await else {
         return;

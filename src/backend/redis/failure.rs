@@ -164,12 +164,15 @@ const KNOWN: &[Known] = &[
     ),
 ];
 
+/// The code of a record that no election wrote.
+pub(super) const BAD_RECORD: &str = "bad-record";
+
 /// `sent`: whether the request may have reached the server.
 pub(super) fn meaning(error: &RedisError, place: &str, sent: bool) -> BackendError {
     let text = words_of(error);
     if text.contains("WRONGTYPE") {
         return BackendError::fatal(
-            "bad-record",
+            BAD_RECORD,
             format!("a key of the election holds something else than a lease on {place}: {text}"),
         );
     }

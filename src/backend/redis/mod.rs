@@ -130,7 +130,15 @@ impl Backend for RedisStore {
                     .map_or_else(|| millis(LONGEST_LEASE), Token::number),
             );
 
-        let (state, text, ms) = self.link.run::<(i64, Vec<u8>, i64)>(&invocation).await?;
+        let answer = self.link.run::<(i64, Vec<u8>, i64)>(&invocation).await;
+        let (state, text, ms) = match answer {
+            Err(error) if error.code == failure::BAD_RECORD => {
+                // The server does not say which key it means.
+                self.peek(attempt.election).await?;
+                return Err(self.not_ours(&address.token_key(election)));
+            }
+            answer => answer?,
+        };
         match state {
             1 => {
                 let token = std::str::from_utf8(&text)
@@ -177,10 +185,13 @@ impl Backend for RedisStore {
 
     async fn peek(&self, election: &ElectionName) -> Result<Option<Leader>, BackendError> {
         let key = self.link.address.lease_key(election.as_str());
-        let record: Option<Vec<u8>> = self.link.run(redis::cmd("GET").arg(&key)).await?;
-        match record {
-            None => Ok(None),
-            Some(record) => leader_of(&record)
+        let mut asked = redis::cmd("GET");
+        asked.arg(&key);
+        match self.link.run::<Option<Vec<u8>>>(&asked).await {
+            Err(error) if error.code == failure::BAD_RECORD => Err(self.not_ours(&key)),
+            Err(error) => Err(error),
+            Ok(None) => Ok(None),
+            Ok(Some(record)) => leader_of(&record)
                 .map(Some)
                 .ok_or_else(|| self.not_ours(&key)),
         }
@@ -229,7 +240,7 @@ impl RedisStore {
 
     fn not_ours(&self, key: &str) -> BackendError {
         BackendError::fatal(
-            "bad-record",
+            failure::BAD_RECORD,
             format!(
                 "the key {key} on {} holds something that no election wrote. If nobody needs it, delete it: \
                  DEL \"{key}\". If another program does, choose another place with ?prefix=<text> behind the \
