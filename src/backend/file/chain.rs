@@ -209,3 +209,102 @@ fn sync_dir(dir: &Path) -> io::Result<()> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lease::{InstanceId, Leader, Owner};
+
+    /// A directory that is deleted at the end.
+    struct Dir(PathBuf);
+
+    impl Dir {
+        fn new() -> Self {
+            let dir = std::env::temp_dir().join(format!("whenleader-{}", random_name().unwrap()));
+            fs::create_dir_all(&dir).unwrap();
+            Self(dir)
+        }
+
+        fn write(&self, after: u64, token: u64) -> Published {
+            let record = Record::Held(super::super::record::Held {
+                leader: Leader {
+                    owner: Owner {
+                        instance: InstanceId::new("a").unwrap(),
+                        nonce: 1,
+                    },
+                    token: Token::new(token).unwrap(),
+                },
+                duration: std::time::Duration::from_secs(1),
+                alive: String::new(),
+            });
+            let draft = self.0.join(format!("{}.draft", random_name().unwrap()));
+            publish(&self.0.join("e"), &draft, after, &record, false).unwrap()
+        }
+    }
+
+    impl Drop for Dir {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn of_two_writes_on_one_version_the_second_is_lost() {
+        let dir = Dir::new();
+        create(&dir.0, &dir.0.join("e")).unwrap();
+        let first = newest(&dir.0.join("e")).unwrap().unwrap().version;
+        assert_eq!(dir.write(first, 1), Published::Won(first + 1));
+        assert_eq!(dir.write(first, 2), Published::Lost);
+        let newest = newest(&dir.0.join("e")).unwrap().unwrap();
+        assert_eq!(newest.record.unwrap().token(), Token::new(1));
+    }
+
+    #[test]
+    fn a_writer_that_was_frozen_while_others_went_on_has_lost() {
+        let dir = Dir::new();
+        create(&dir.0, &dir.0.join("e")).unwrap();
+        let first = newest(&dir.0.join("e")).unwrap().unwrap().version;
+        for version in first..first + 20 {
+            assert_eq!(dir.write(version, version + 1), Published::Won(version + 1));
+        }
+        // The version that it wants was removed long ago, so its link works.
+        assert!(!path_of(&dir.0.join("e"), first + 1).exists());
+        assert_eq!(dir.write(first, first + 1), Published::Lost);
+        let newest = newest(&dir.0.join("e")).unwrap().unwrap();
+        assert_eq!(newest.version, first + 20);
+    }
+
+    #[test]
+    fn an_election_is_made_once_whoever_else_makes_it() {
+        let dir = Dir::new();
+        let election = dir.0.join("e");
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| create(&dir.0, &election).unwrap());
+            }
+        });
+        assert_eq!(versions(&election).unwrap().len(), 1);
+        assert_eq!(fs::read_dir(&dir.0).unwrap().count(), 1, "no draft is left");
+        // An empty directory is one that somebody emptied.
+        let version = newest(&election).unwrap().unwrap().version;
+        fs::remove_file(path_of(&election, version)).unwrap();
+        create(&dir.0, &election).unwrap();
+        assert!(newest(&election).unwrap().unwrap().version >= version);
+    }
+
+    #[test]
+    fn only_names_of_twenty_digits_up_to_the_largest_token_are_versions() {
+        assert_eq!(version_of("00000000000000000042"), Some(42));
+        assert_eq!(version_of("00009007199254740991"), Some(Token::MAX));
+        for name in [
+            "00009007199254740992",
+            "99999999999999999999",
+            "42",
+            "+0000000000000000042",
+            "0000000000000000004x",
+            "",
+        ] {
+            assert_eq!(version_of(name), None, "{name}");
+        }
+    }
+}

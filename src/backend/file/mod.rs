@@ -37,7 +37,7 @@ use super::{
     Watch, percent_decoded,
 };
 use crate::clock::Clock;
-use crate::lease::{ElectionName, Leader, Outcome, Owner, Token};
+use crate::lease::{ElectionName, FailureKind, Leader, Outcome, Owner, Token};
 use crate::observation::Observation;
 
 /// The directory unless the URL names one.
@@ -48,6 +48,8 @@ const ELECTION_PREFIX: &str = "e-";
 const BELL: &str = "bell";
 /// The bell is emptied when it has grown to this.
 const LONGEST_BELL: u64 = 64 * 1024;
+const ELSEWHERE: &str = "Choose a directory on a local disk that this process may write in with \"store\": \
+    \"file:<directory>\", or a store for several machines, such as \"redis://<host>:6379\"";
 /// How often a write begins again because somebody else's came first. Each time somebody made
 /// progress, and mostly that decides the matter.
 const CONTENTION_LIMIT: u32 = 16;
@@ -215,7 +217,17 @@ struct Store {
 
 impl Store {
     fn prepare(&self) -> Result<(), BackendError> {
-        make_dir(&self.root).map_err(|error| self.failed("be created", &error))?;
+        make_dir(&self.root).map_err(|error| {
+            let mut failed = self.failed("be created", &error);
+            // Something else has that name, or the place takes no directories.
+            if matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::NotFound) {
+                failed.kind = FailureKind::Fatal;
+                failed.code = "refused";
+                failed.message.push_str(". ");
+                failed.message.push_str(ELSEWHERE);
+            }
+            failed
+        })?;
         if !self.force {
             filesystem::check(&self.root).map_err(|name| {
                 BackendError::fatal(
@@ -512,14 +524,7 @@ impl Store {
                 ErrorKind::ReadOnlyFilesystem => "read-only",
                 _ => "refused",
             };
-            BackendError::fatal(
-                code,
-                format!(
-                    "{message}. Choose a directory that this process may write in with \"store\": \
-                     \"file:<directory>\", or a store for several machines, such as \
-                     \"redis://<host>:6379\""
-                ),
-            )
+            BackendError::fatal(code, format!("{message}. {ELSEWHERE}"))
         } else {
             let code = match error.kind() {
                 ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "full",
@@ -533,9 +538,7 @@ impl Store {
         BackendError::fatal(
             "unsupported",
             format!(
-                "the embedded store cannot work in {}: {why}. Choose a directory on a local disk with \
-                 \"store\": \"file:<directory>\", or a store for several machines, such as \
-                 \"redis://<host>:6379\"",
+                "the embedded store cannot work in {}: {why}. {ELSEWHERE}",
                 self.root.display()
             ),
         )
