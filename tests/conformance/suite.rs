@@ -634,6 +634,8 @@ pub async fn rubbish_in_place_of_the_record_is_never_leadership<F: Fixture>(stor
                 (FailureKind::Fatal, "bad-record"),
                 "{shown}: {error}"
             );
+            // Whoever deletes a record has waited for a moment.
+            tokio::time::sleep(Duration::from_millis(5)).await;
             store.forget(&election).await;
             assert!(b.win(&election, SHORT).await > token, "{shown}");
         }
