@@ -3,10 +3,17 @@
 //
 //     node tools/start.cjs build [--release]
 import { createHash } from "node:crypto";
-import { existsSync, readFileSync, writeFileSync } from "node:fs";
+import {
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  writeFileSync,
+} from "node:fs";
 import { homedir } from "node:os";
 import { join } from "node:path";
-import { bold, dim, env, npm, red, root, run, seconds, windows } from "./run.mjs";
+import { bold, dim, env, npm, red, root, run, seconds, targetDir, windows } from "./run.mjs";
 
 const RUST = [1, 89];
 
@@ -65,15 +72,26 @@ async function installPackages() {
   writeFileSync(stamp, lock);
 }
 
-/** Cargo decides what there is to do. `into` is a folder for the binary, else it lies in the checkout. */
-export async function buildAddon({ release = false, into } = {}) {
+/** Cargo decides what there is to do. `into` is the folder for the result, else it lies in the checkout. */
+export async function buildAddon({ release = false, into = root } = {}) {
+  const built = join(targetDir, "addon", release ? "release" : "debug");
   const napi = join(root, "node_modules", "@napi-rs", "cli", "dist", "cli.js");
-  const command = [process.execPath, napi, "build", "--platform", "--js", "native.js"];
-  command.push("--dts", "native.d.ts");
+  const command = [process.execPath, napi, "build", "--platform", "--output-dir", built];
+  command.push("--js", "native.js", "--dts", "native.d.ts");
   if (release) command.push("--release");
-  if (into) command.push("--output-dir", into);
   const options = release ? { env: { ...env, RUSTFLAGS: withoutPlaces() } } : {};
   await step(`Building the addon${release ? " for release" : ""}`, command, options);
+
+  mkdirSync(into, { recursive: true });
+  for (const name of readdirSync(built)) replace(join(built, name), join(into, name));
+}
+
+/** A program that runs has the old file mapped, and would crash if that changed under it. */
+function replace(from, to) {
+  const content = readFileSync(from);
+  if (existsSync(to) && readFileSync(to).equals(content)) return;
+  writeFileSync(`${to}.new`, content);
+  renameSync(`${to}.new`, to);
 }
 
 /** Panic messages name source files: as seen from the project and the registry, not from this machine. */
