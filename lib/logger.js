@@ -131,17 +131,21 @@ function asLevel(name) {
   return others[name];
 }
 
+/** What a line begins with, so that lines can be compared by eye. The error, which is long, ends it. */
+const FIRST_FIELDS = ["election", "token", "instance"];
+
 /**
  * @param {string} message
  * @param {Fields} fields
  */
 function line(message, fields) {
+  const { err, ...others } = fields;
+  const names = new Set([...FIRST_FIELDS, ...Object.keys(others).sort()]);
   let text = `whenleader: ${message}`;
-  for (const [name, value] of Object.entries(fields)) {
-    if (value === undefined) continue;
-    text += name === "err" ? ` ${name}=${describe(value)}` : ` ${name}=${asWord(value)}`;
+  for (const name of names) {
+    if (others[name] !== undefined) text += ` ${name}=${asWord(others[name])}`;
   }
-  return text;
+  return "err" in fields ? `${text} err=${describe(err)}` : text;
 }
 
 /** @param {unknown} value */
