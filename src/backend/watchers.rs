@@ -84,6 +84,12 @@ impl Watchers {
         }
     }
 
+    pub fn tell_all(&self, hint: Hint) {
+        for (_, hints) in self.lock().listeners.values().flatten() {
+            let _ = hints.try_send(hint);
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -267,6 +267,7 @@ mod alone {
         // A leader whose primary became a replica.
         let leader = Client::new(&primary.url(), "b").await;
         let token = leader.win(&name("leader"), LONG).await;
+        wait_for_replica(&primary).await;
         let other = replica.port.to_string();
         replica.ask_well(&["REPLICAOF", "NO", "ONE"]);
         primary.ask_well(&["REPLICAOF", "127.0.0.1", &other]);
@@ -511,10 +512,22 @@ mod alone {
 
     async fn wait_for_replica(primary: &Server) {
         eventually("the replica is in step", async || {
-            let answer = primary.ask(&["WAIT", "1", "100"]).ok()?;
-            let linked = primary.ask(&["SET", "probe", "x"]).is_ok();
-            let count: i64 = redis::from_redis_value(answer).ok()?;
-            (linked && count >= 1).then_some(())
+            // A write of the very connection that waits for it, and so for all before it.
+            let mut connection = redis::Client::open(primary.url())
+                .unwrap()
+                .get_connection()
+                .ok()?;
+            let (): () = redis::cmd("SET")
+                .arg("probe")
+                .arg("x")
+                .query(&mut connection)
+                .ok()?;
+            let count: i64 = redis::cmd("WAIT")
+                .arg(1)
+                .arg(100)
+                .query(&mut connection)
+                .ok()?;
+            (count >= 1).then_some(())
         })
         .await;
     }
@@ -821,5 +834,146 @@ mod alone {
             let result = client.attempt(&name("leader"), LONG, None).await;
             assert!(result.is_err(), "{answer:?}: {result:?}");
         }
+    }
+}
+
+/// Over TLS, with certificates of our own.
+mod encrypted {
+    use std::fs;
+    use std::path::Path;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+    use whenleader::backend::{self, StoreOptions};
+    use whenleader::clock::SystemClock;
+    use whenleader::lease::FailureKind::Fatal;
+    use whenleader::lease::Hint;
+
+    use crate::suite::{Client, LONG, name, open, owner};
+    use crate::support::{Kind, Server, TempDir, free_port};
+
+    struct Authority(Issuer<'static, KeyPair>);
+
+    impl Authority {
+        fn new(file: &Path) -> Self {
+            let mut params = CertificateParams::new(Vec::new()).unwrap();
+            params
+                .distinguished_name
+                .push(DnType::CommonName, "authority");
+            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            let key = KeyPair::generate().unwrap();
+            fs::write(file, params.self_signed(&key).unwrap().pem()).unwrap();
+            Self(Issuer::new(params, key))
+        }
+
+        fn certify(&self, host: &str, cert: &Path, key_file: &Path) {
+            let key = KeyPair::generate().unwrap();
+            let mut params = CertificateParams::new(vec![host.to_owned()]).unwrap();
+            params.distinguished_name.push(DnType::CommonName, host);
+            fs::write(cert, params.signed_by(&key, &self.0).unwrap().pem()).unwrap();
+            fs::write(key_file, key.serialize_pem()).unwrap();
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_server_is_believed_only_if_its_certificate_is_trusted() {
+        let dir = TempDir::new();
+        let file = |name: &str| dir.path().join(name);
+        let shown = |name: &str| file(name).display().to_string();
+        let authority = Authority::new(&file("ca.pem"));
+        Authority::new(&file("stranger.pem"));
+        authority.certify("localhost", &file("server.pem"), &file("server.key"));
+        authority.certify("client", &file("client.pem"), &file("client.key"));
+        let port = free_port();
+        let args = [
+            ["--tls-port", &port.to_string()],
+            ["--tls-cert-file", &shown("server.pem")],
+            ["--tls-key-file", &shown("server.key")],
+            ["--tls-ca-cert-file", &shown("ca.pem")],
+            ["--tls-auth-clients", "yes"],
+        ];
+        let test = "a_server_is_believed_only_if_its_certificate_is_trusted";
+        let Some(_server) = Server::start(test, Kind::Redis, &args.concat()) else {
+            return;
+        };
+        let mutual = format!("cert={}&key={}", shown("client.pem"), shown("client.key"));
+        let good = format!("rediss://localhost:{port}?ca={}&{mutual}", shown("ca.pem"));
+        let client = Client::new(&good, "a").await;
+        let mut hearing = client.watch(&name("leader")).await;
+        let token = client.win(&name("leader"), LONG).await;
+        assert!(client.release(&name("leader"), token).await);
+        hearing.until("Free", |hint| hint == Hint::Free).await;
+
+        for (what, url) in [
+            (
+                "no authority of ours",
+                format!("rediss://localhost:{port}?{mutual}"),
+            ),
+            (
+                "another authority",
+                format!(
+                    "rediss://localhost:{port}?ca={}&{mutual}",
+                    shown("stranger.pem")
+                ),
+            ),
+            (
+                "another name",
+                format!("rediss://127.0.0.1:{port}?ca={}&{mutual}", shown("ca.pem")),
+            ),
+            (
+                "no such file",
+                format!("rediss://localhost:{port}?ca={}", shown("nothing.pem")),
+            ),
+            (
+                "no certificate",
+                format!("rediss://localhost:{port}?ca={}", shown("server.key")),
+            ),
+            (
+                "no certificate of the client",
+                format!("rediss://localhost:{port}?ca={}", shown("ca.pem")),
+            ),
+        ] {
+            let client = Client {
+                backend: open(&url),
+                owner: owner("b"),
+            };
+            let error = client.backend.prepare().await.expect_err(what);
+            assert_eq!(
+                (error.kind, error.code),
+                (Fatal, "certificate"),
+                "{what}: {error}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn plain_text_to_a_port_with_tls_fails_in_words() {
+        let dir = TempDir::new();
+        let file = |name: &str| dir.path().join(name);
+        let shown = |name: &str| file(name).display().to_string();
+        let authority = Authority::new(&file("ca.pem"));
+        authority.certify("localhost", &file("server.pem"), &file("server.key"));
+        let port = free_port();
+        let args = [
+            ["--tls-port", &port.to_string()],
+            ["--tls-cert-file", &shown("server.pem")],
+            ["--tls-key-file", &shown("server.key")],
+            ["--tls-auth-clients", "no"],
+            ["--tls-ca-cert-file", &shown("ca.pem")],
+        ];
+        let test = "plain_text_to_a_port_with_tls_fails_in_words";
+        let Some(server) = Server::start(test, Kind::Redis, &args.concat()) else {
+            return;
+        };
+        let plain = open(&format!("redis://localhost:{port}"));
+        let error = plain.prepare().await.expect_err("no plain text there");
+        assert!(error.message.contains("rediss://"), "{error}");
+        let mut options = StoreOptions::new(".");
+        options.connect_timeout = Duration::from_millis(500);
+        let url = format!("rediss://localhost:{}?ca={}", server.port, shown("ca.pem"));
+        let ciphered = backend::open(&url, &options, Arc::new(SystemClock)).unwrap();
+        let error = ciphered.prepare().await.expect_err("no TLS there");
+        assert!(error.message.contains("redis://"), "{error}");
     }
 }

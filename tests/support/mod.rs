@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 pub use proxy::{Proxy, Scripted, Trouble};
-pub use server::{Kind, Server};
+pub use server::{Kind, Server, free_port};
 
 /// A directory that is deleted at the end.
 #[derive(Debug)]

@@ -72,6 +72,7 @@ impl Poller {
     }
 
     fn run(&self) {
+        let _guard = OnPanic(self);
         let mut rounds = Rounds::new(&self.store, &self.watchers);
         loop {
             {
@@ -83,6 +84,18 @@ impl Poller {
             }
             rounds.next();
             thread::sleep(ROUND);
+        }
+    }
+}
+
+/// Says that nothing is heard any more; whoever listens next starts another thread.
+struct OnPanic<'a>(&'a Poller);
+
+impl Drop for OnPanic<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            lock(&self.0.state).running = false;
+            self.0.watchers.tell_all(Hint::Blind);
         }
     }
 }

@@ -194,10 +194,12 @@ pub(super) fn meaning(error: &RedisError, place: &str, sent: bool) -> BackendErr
         ErrorKind::Server(_) | ErrorKind::Extension => {
             BackendError::transient("store", format!("{place} answered: {text}"))
         }
-        _ if text.contains("certificate") => BackendError::fatal(
+        _ if is_about_certificates(&text) => BackendError::fatal(
             "certificate",
             format!(
-                "{place} does not prove who it is: {text}. Trust its authority with ?ca=<file> behind the URL"
+                "{place} and this process do not believe each other's certificates: {text}. Trust the \
+                 server's authority with ?ca=<file> behind the URL, and show a certificate of your own \
+                 with &cert=<file>&key=<file> if the server wants one"
             ),
         ),
         _ if sent && error.is_timeout() => {
@@ -207,10 +209,38 @@ pub(super) fn meaning(error: &RedisError, place: &str, sent: bool) -> BackendErr
             "unreachable",
             format!("the connection to {place} broke before the answer came: {text}"),
         ),
-        _ if error.is_timeout() => {
-            BackendError::transient("unreachable", format!("{place} cannot be reached in time"))
+        _ if error.is_timeout() => BackendError::transient(
+            "unreachable",
+            format!(
+                "{place} cannot be reached in time{}",
+                tls_advice(place, error)
+            ),
+        ),
+        _ => BackendError::transient(
+            "unreachable",
+            format!(
+                "{place} cannot be reached: {text}{}",
+                tls_advice(place, error)
+            ),
+        ),
+    }
+}
+
+fn is_about_certificates(text: &str) -> bool {
+    let words = ["certificate", "Certificate", "UnknownCA"];
+    words.iter().any(|word| text.contains(word))
+}
+
+/// A server that hangs up on a connection that was just made often expects the other protocol.
+fn tls_advice(place: &str, error: &RedisError) -> &'static str {
+    let encrypted = place.starts_with("rediss:") || place.starts_with("valkeys:");
+    match encrypted {
+        _ if error.is_connection_refusal() || place.starts_with("unix:") => "",
+        true => ". If the server speaks no TLS, begin the URL with redis://",
+        false if error.is_connection_dropped() => {
+            ". If the server speaks TLS, begin the URL with rediss://"
         }
-        _ => BackendError::transient("unreachable", format!("{place} cannot be reached: {text}")),
+        false => "",
     }
 }
 

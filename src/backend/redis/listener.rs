@@ -56,6 +56,7 @@ impl Listener {
     }
 
     async fn run(&self) {
+        let _guard = OnPanic(self);
         let mut pause = FIRST_PAUSE;
         let mut deaf = false;
         while !self.has_ended() {
@@ -73,9 +74,7 @@ impl Listener {
                 deaf = true;
                 let store = &self.link.address.shown;
                 tracing::info!(%store, %error, "changes are not heard of: asking at every interval");
-                for (election, _) in self.watchers.elections() {
-                    self.watchers.tell(&election, Hint::Blind);
-                }
+                self.watchers.tell_all(Hint::Blind);
             }
             let _ = timeout(pause, self.stopping()).await;
             pause = (pause * 2).min(self.link.connect_timeout);
@@ -99,9 +98,14 @@ impl Listener {
         heard: &mut bool,
     ) -> Result<(), BackendError> {
         let mut subscribed = HashMap::new();
+        let mut generation = None;
         loop {
-            self.follow_watchers(&mut sink, &mut subscribed).await?;
-            *heard = true;
+            let current = Some(self.watchers.generation());
+            if generation != current {
+                generation = current;
+                self.follow_watchers(&mut sink, &mut subscribed).await?;
+                *heard = true;
+            }
             if self.has_ended() {
                 return Ok(());
             }
@@ -134,19 +138,28 @@ impl Listener {
         subscribed: &mut HashMap<String, (ElectionName, u64)>,
     ) -> Result<(), BackendError> {
         let mut gone = std::mem::take(subscribed);
+        let mut joined = Vec::new();
+        let mut new = Vec::new();
         for (election, listener) in self.watchers.elections() {
             let channel = self.link.address.channel(election.as_str());
             let known = gone.remove(&channel).map(|(_, listener)| listener);
             if known.is_none() {
-                self.bounded(sink.subscribe(&channel)).await?;
+                new.push(channel.clone());
             }
             if known != Some(listener) {
-                self.watchers.tell(&election, Hint::Watching);
+                joined.push(election.clone());
             }
             subscribed.insert(channel, (election, listener));
         }
-        for channel in gone.into_keys() {
-            self.bounded(sink.unsubscribe(&channel)).await?;
+        if !new.is_empty() {
+            self.bounded(sink.subscribe(&new)).await?;
+        }
+        for election in joined {
+            self.watchers.tell(&election, Hint::Watching);
+        }
+        let gone: Vec<_> = gone.into_keys().collect();
+        if !gone.is_empty() {
+            self.bounded(sink.unsubscribe(&gone)).await?;
         }
         Ok(())
     }
@@ -184,6 +197,18 @@ impl Listener {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Says that nothing is heard any more; whoever listens next starts another task.
+struct OnPanic<'a>(&'a Listener);
+
+impl Drop for OnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.lock().running = false;
+            self.0.watchers.tell_all(Hint::Blind);
+        }
     }
 }
 
