@@ -170,13 +170,16 @@ pub(super) const BAD_RECORD: &str = "bad-record";
 /// `sent`: whether the request may have reached the server.
 pub(super) fn meaning(error: &RedisError, place: &str, sent: bool) -> BackendError {
     let text = words_of(error);
-    if text.contains("WRONGTYPE") {
+    let answered = error.kind() != ErrorKind::Io;
+    if answered && text.contains("WRONGTYPE") {
         return BackendError::fatal(
             BAD_RECORD,
             format!("a key of the election holds something else than a lease on {place}: {text}"),
         );
     }
-    if let Some(known) = KNOWN.iter().find(|known| text.contains(known.word)) {
+    if let Some(known) = KNOWN.iter().find(|known| text.contains(known.word))
+        && answered
+    {
         return BackendError {
             kind: known.kind,
             code: known.code,
