@@ -43,7 +43,7 @@ async function withPair(config, once) {
   await follower.event("ready");
   await pause(Math.random() * config.renewInterval);
   try {
-    return await once(leader, follower, config);
+    return await once(leader, follower, own);
   } finally {
     await Promise.all([leader.kill(), follower.kill()]);
   }
@@ -66,10 +66,10 @@ async function takeovers(rounds, config, { server }) {
   // On a server a dead leader is only seen at the end of its lease. What counts is how long after its last
   // renewal that is, in leases: it cannot be below 1, and the time since that renewal is luck.
   const leases = [];
-  const samples = await measure(rounds, config, async (leader, follower) => {
+  const samples = await measure(rounds, config, async (leader, follower, { leaseName }) => {
     await leader.kill();
     const start = performance.now();
-    const left = await server.nextExpiry();
+    const left = await server.timeLeft(leaseName);
     const took = (await follower.event("promoted")) - start;
     leases.push((took + config.leaseDuration - left) / config.leaseDuration);
     return took;

@@ -50,10 +50,11 @@ export class RedisServer {
     });
   }
 
-  /** The milliseconds until the next expiry of a key. */
-  async nextExpiry() {
+  /** The milliseconds until a lease ends, by the keys that name its election. */
+  async timeLeft(election) {
     const times = [];
-    for (const key of await this.ask("KEYS", "*")) times.push(Number(await this.ask("PTTL", key)));
+    for (const key of await this.ask("KEYS", `*${election}*`))
+      times.push(Number(await this.ask("PTTL", key)));
     return Math.min(...times.filter((time) => time > 0));
   }
 

@@ -1,6 +1,6 @@
 // `npm run bench`: everything, or the parts that are named. Prints a table and writes bench/results/*.json.
 //
-//     npm run bench -- [is-leader] [import] [elections] [requests] [handover] [--rounds=20] [--minutes=2]
+//     npm run bench -- [is-leader] [import] [elections] [requests] [handover] [--rounds=20] [--minutes=2] [--store=Redis]
 import { execFile } from "node:child_process";
 import { mkdirSync, writeFileSync } from "node:fs";
 import { arch, cpus, platform } from "node:os";
@@ -21,6 +21,7 @@ const { values, positionals } = parseArgs({
   options: {
     rounds: { type: "string", default: "20" },
     minutes: { type: "string", default: "2" },
+    store: { type: "string" },
   },
 });
 const unknown = positionals.find((name) => !(name in PARTS));
@@ -32,7 +33,8 @@ if (unknown) {
 }
 
 const opened = await openStores();
-const context = { ...opened, rounds: Number(values.rounds), minutes: Number(values.minutes) };
+const stores = opened.stores.filter(({ name }) => !values.store || name === values.store);
+const context = { stores, rounds: Number(values.rounds), minutes: Number(values.minutes) };
 const results = {
   machine: `${cpus().length} × ${cpus()[0].model.trim()}, ${platform()} ${arch()}, Node.js ${process.versions.node}`,
 };
