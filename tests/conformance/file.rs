@@ -431,6 +431,34 @@ mod alone {
     }
 
     #[tokio::test]
+    async fn a_name_that_makes_no_file_name_is_refused() {
+        let backend = open("file:x");
+        assert!(backend.check_name(&name(&"x".repeat(253))).is_ok());
+        for long in ["X".repeat(253), "🦀".repeat(22)] {
+            let rule = backend.check_name(&name(&long)).expect_err(&long);
+            assert!(rule.contains("bytes"), "{rule}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_version_with_the_largest_number_is_named_with_its_cure() {
+        let store = start().await;
+        let election = name("leader");
+        let client = Client::new(&store.url(), "a").await;
+        client.win(&election, SHORT).await;
+        let last = store
+            .election(&election)
+            .join(format!("{:020}", Token::MAX));
+        fs::write(last, "x").unwrap();
+        let error = eventually("the rubbish has expired", async || {
+            client.attempt(&election, SHORT, None).await.err()
+        })
+        .await;
+        assert_eq!((error.kind, error.code), (FailureKind::Fatal, "bad-record"));
+        assert!(error.message.contains("e-leader"), "{error}");
+    }
+
+    #[tokio::test]
     async fn a_url_names_a_directory_in_two_ways() {
         let dir = TempDir::new();
         let shown = |url: &str| open(url).describe();
@@ -441,6 +469,10 @@ mod alone {
         assert!(shown("file:").ends_with(".whenleader"));
         let options = whenleader::backend::StoreOptions::new(".");
         let clock = std::sync::Arc::new(whenleader::clock::SystemClock);
+        let mut replicas = options.clone();
+        replicas.min_replicas = Some(1);
+        let refused = whenleader::backend::open("file:x", &replicas, clock.clone());
+        assert_eq!(refused.unwrap_err().parameter, "minReplicas");
         for bad in ["file://host/x", "file:///%zz", "file:a\0b"] {
             assert!(
                 whenleader::backend::open(bad, &options, clock.clone()).is_err(),

@@ -6,6 +6,20 @@ use std::path::Path;
 /// `Err`: the name of a file system that other machines may write in.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(super) fn check(root: &Path) -> Result<(), &'static str> {
+    let Ok(stat) = rustix::fs::statfs(root) else {
+        return Ok(());
+    };
+    // The kernel's word is signed or not, 32 or 64 bits wide, by architecture; the number has 32 bits.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    let kind = stat.f_type as u32;
+    match shared(kind) {
+        Some(name) => Err(name),
+        None => Ok(()),
+    }
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn shared(kind: u32) -> Option<&'static str> {
     // From statfs(2) and linux/magic.h.
     const SHARED: &[(u32, &str)] = &[
         (0x0000_6969, "NFS"),
@@ -29,16 +43,8 @@ pub(super) fn check(root: &Path) -> Result<(), &'static str> {
         (0x786f_4256, "VirtualBox shared folder"),
         (0xbacb_acbc, "VMware shared folder"),
     ];
-    let Ok(stat) = rustix::fs::statfs(root) else {
-        return Ok(());
-    };
-    // The kernel's word is signed or not, 32 or 64 bits wide, by architecture; the number has 32 bits.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-    let kind = stat.f_type as u32;
-    match SHARED.iter().find(|(number, _)| *number == kind) {
-        Some((_, name)) => Err(name),
-        None => Ok(()),
-    }
+    let known = SHARED.iter().find(|(number, _)| *number == kind);
+    known.map(|(_, name)| *name)
 }
 
 #[cfg(target_os = "macos")]
@@ -64,4 +70,27 @@ pub(super) fn check(root: &Path) -> Result<(), &'static str> {
 #[cfg(not(any(target_os = "linux", target_os = "android", target_os = "macos")))]
 pub(super) fn check(_root: &Path) -> Result<(), &'static str> {
     Ok(())
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_systems_of_several_machines_are_known_and_local_ones_are_not_among_them() {
+        assert_eq!(shared(0x6969), Some("NFS"));
+        assert_eq!(shared(0x6573_5546), Some("FUSE"));
+        // ext4, tmpfs, overlayfs, btrfs, xfs, ZFS
+        for local in [
+            0xef53,
+            0x0102_1994,
+            0x794c_7630,
+            0x9123_683e,
+            0x5846_5342,
+            0x2fc1_2fc1,
+        ] {
+            assert_eq!(shared(local), None, "{local:x}");
+        }
+        assert_eq!(check(Path::new("/dev/shm")), Ok(()));
+    }
 }

@@ -27,6 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tokio::sync::Semaphore;
 
 use self::alive::Alive;
 use self::chain::{Drafts, Newest, Published, WriteError};
@@ -50,6 +51,9 @@ const BELL: &str = "bell";
 const LONGEST_BELL: u64 = 64 * 1024;
 const ELSEWHERE: &str = "Choose a directory on a local disk that this process may write in with \"store\": \
     \"file:<directory>\", or a store for several machines, such as \"redis://<host>:6379\"";
+/// How many operations run at once. A thousand elections that renew in one moment need no thousand
+/// threads.
+const WORKERS: usize = 4;
 /// How often a write begins again because somebody else's came first. Each time somebody made
 /// progress, and mostly that decides the matter.
 const CONTENTION_LIMIT: u32 = 16;
@@ -59,6 +63,7 @@ const CONTENTION_LIMIT: u32 = 16;
 pub struct FileStore {
     store: Arc<Store>,
     poller: Arc<Poller>,
+    workers: Arc<Semaphore>,
 }
 
 /// Makes the store of a `file:` URL. `file:<path>` takes the path as it is; `file://<path>` is a proper
@@ -68,6 +73,12 @@ pub(super) fn open(
     options: &StoreOptions,
     clock: Arc<dyn Clock>,
 ) -> Result<Arc<dyn Backend>, BadStore> {
+    if options.min_replicas.is_some() {
+        return Err(BadStore {
+            parameter: "minReplicas",
+            rule: "be left out with the embedded store: it has no replicas".into(),
+        });
+    }
     let path = url.split_once(':').map_or("", |(_, path)| path);
     let (path, force) = match path.strip_suffix("?force") {
         Some(path) => (path, true),
@@ -110,6 +121,7 @@ impl FileStore {
         });
         Self {
             poller: Arc::new(Poller::new(Arc::clone(&store))),
+            workers: Arc::new(Semaphore::new(WORKERS)),
             store,
         }
     }
@@ -119,8 +131,14 @@ impl FileStore {
         &self,
         work: impl FnOnce(&Store) -> Result<T, BackendError> + Send + 'static,
     ) -> Result<T, BackendError> {
+        let worker = Arc::clone(&self.workers).acquire_owned().await;
         let store = Arc::clone(&self.store);
-        tokio::task::spawn_blocking(move || work(&store))
+        let task = move || {
+            // Kept until the work is done, also when nobody waits for it any more.
+            let _worker = worker;
+            work(&store)
+        };
+        tokio::task::spawn_blocking(task)
             .await
             .unwrap_or_else(|error| {
                 Err(BackendError::ambiguous(

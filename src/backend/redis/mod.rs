@@ -106,7 +106,9 @@ impl Backend for RedisStore {
         let key = self.link.address.lease_key("");
         let mut probe = self.scripts.release.key(key);
         probe.arg("").arg("").arg("");
-        self.link.run::<i64>(&probe).await.map(|_| ())
+        self.link.run::<i64>(&probe).await?;
+        self.warn_of_eviction().await;
+        Ok(())
     }
 
     async fn attempt(&self, attempt: &Attempt<'_>) -> Result<Outcome, BackendError> {
@@ -236,6 +238,22 @@ impl RedisStore {
                 millis(limit)
             ),
         ))
+    }
+
+    /// A user who may not ask is not bothered with it.
+    async fn warn_of_eviction(&self) {
+        let mut asked = redis::cmd("INFO");
+        asked.arg("memory");
+        if let Ok(memory) = self.link.run::<String>(&asked).await
+            && !memory.contains("maxmemory_policy:noeviction")
+            && !memory.contains("maxmemory:0\r")
+        {
+            tracing::warn!(
+                store = %self.describe(),
+                "this server may evict leases when its memory is full, which ends a leadership early: \
+                 keep leases on a server whose maxmemory-policy is noeviction"
+            );
+        }
     }
 
     fn not_ours(&self, key: &str) -> BackendError {
