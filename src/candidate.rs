@@ -138,7 +138,8 @@ pub enum Output {
         token: Token,
         earlier: Token,
     },
-    /// The answer to [`Input::Stop`]; nothing follows it.
+    /// The answer to [`Input::Stop`]. Only [`Output::Overrun`] may follow it, if callbacks still run: it
+    /// comes to whoever goes on until [`Candidate::wake_at`] is [`Moment::NEVER`].
     Stopped,
 }
 
