@@ -304,10 +304,7 @@ impl Candidate {
             Input::CallbacksEnded(token) => self.callbacks_ended(token),
             Input::StepDown { pause } => self.step_down(now, pause, out),
             Input::LoopStalled => self.loop_stalled(now, out),
-            Input::LoopTurning => {
-                self.stalled = false;
-                self.next = self.next.min(now);
-            }
+            Input::LoopTurning => self.stalled = false,
             Input::Stop => self.stop(now, out),
         }
         // And what the input began may be over at once: a grant that is too short, a wait of zero.
