@@ -28,6 +28,8 @@ pub struct Conduct {
     not_before: Moment,
     /// Something happened that may bring the next request forward.
     woken: bool,
+    /// An overrun that was due before this input was heard: told at this input, though it may move it.
+    due_before: Option<Token>,
     /// This very input said that the record is no longer this term's.
     denied: bool,
     /// The send of the last success.
@@ -64,6 +66,10 @@ impl Conduct {
     ) -> Result<(), String> {
         let was_stopped = self.stopped;
         self.denied = false;
+        self.due_before = match self.overrun {
+            Some((token, due, false)) if now >= due => Some(token),
+            _ => None,
+        };
         self.note_input(setup, now, before, input, outputs);
         for output in outputs {
             if was_stopped && !matches!(output, Output::Overrun { .. }) {
@@ -224,6 +230,11 @@ impl Conduct {
                     self.pending = None;
                 }
                 self.overrun = Some((*token, self.anchor + overrun_after(setup), false));
+            }
+            Output::Overrun { token } if self.due_before.take() == Some(*token) => {
+                if let Some((_, due, told)) = &mut self.overrun {
+                    *told |= now >= *due;
+                }
             }
             Output::Overrun { token } => match &mut self.overrun {
                 Some((of, due, told)) if of == token && now >= *due && !*told => *told = true,
