@@ -3,8 +3,9 @@
 //! All decisions are the candidate's. This module owns no rule of the election; it carries inputs in
 //! and outputs out, on the clock that it is given.
 
+use std::collections::BTreeSet;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
@@ -13,7 +14,7 @@ use tracing::{Instrument, Span};
 use crate::backend::{Attempt, Backend, BackendError};
 use crate::candidate::{Answer, Candidate, Input, Op, Output, Request, RequestId, Rules};
 use crate::clock::{Clock, Moment};
-use crate::lease::{ElectionName, FailureKind, Hint, Leader, LossReason, Owner, Token};
+use crate::lease::{ElectionName, FailureKind, Hint, InstanceId, Leader, LossReason, Owner, Token};
 use crate::term::Term;
 
 /// Hints that may wait. More are dropped: they only ever say "look again".
@@ -202,6 +203,7 @@ impl Driver<'_> {
                 let store = self.store.backend().describe();
                 tracing::info!(store, "the store answers again");
             }
+            Output::IdShared(leader) if drawn().contains(&leader.owner.nonce) => {}
             Output::IdShared(leader) => {
                 self.trouble(
                     "id-shared",
@@ -349,6 +351,24 @@ async fn sleep_until(clock: &dyn Clock, moment: Moment) {
         return std::future::pending().await;
     }
     tokio::time::sleep(moment.since(clock.now())).await;
+}
+
+/// The nonces of this process's candidates. One of them in a record is no stranger who shares our id: it
+/// may be a campaign of ours that is just ending.
+static DRAWN: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
+
+/// A new candidate of this process.
+pub(crate) fn draw_owner(instance: &InstanceId) -> Owner {
+    let nonce = random_u64();
+    drawn().insert(nonce);
+    Owner {
+        instance: instance.clone(),
+        nonce,
+    }
+}
+
+fn drawn() -> MutexGuard<'static, BTreeSet<u64>> {
+    DRAWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 pub(crate) fn random_u64() -> u64 {

@@ -14,7 +14,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 
 use crate::backend::{self, Backend, BackendError, StoreOptions};
-use crate::campaign::{Campaign, Command, Event, Store, Tell, random_u64};
+use crate::campaign::{Campaign, Command, Event, Store, Tell, draw_owner, random_u64};
 use crate::candidate::Rules;
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Config, Kind, without_password};
@@ -109,6 +109,8 @@ pub struct Cluster {
     /// Those that have not stopped yet. One that is stopping may have a successor of its name.
     elections: Mutex<Vec<Arc<Election>>>,
     woken: watch::Sender<u64>,
+    /// Nobody joins any more.
+    stopping: AtomicBool,
 }
 
 impl Cluster {
@@ -159,6 +161,7 @@ impl Cluster {
             clock,
             elections: Mutex::default(),
             woken: watch::channel(0).0,
+            stopping: AtomicBool::new(false),
         };
         cluster.check_name(&cluster.config.election)?;
         Ok(Arc::new(cluster))
@@ -191,6 +194,11 @@ impl Cluster {
     pub fn election(self: &Arc<Self>, name: &ElectionName) -> Result<Arc<Election>, StartError> {
         self.check_name(name)?;
         let mut elections = locked(&self.elections);
+        if self.stopping.load(Ordering::SeqCst) {
+            return Err(StartError::Config(format!(
+                "election {name} cannot be joined: the cluster of this process is being stopped"
+            )));
+        }
         let running = |other: &&Arc<Election>| other.name == *name && !other.is_stopping();
         if let Some(election) = elections.iter().find(running) {
             return Ok(election.clone());
@@ -203,7 +211,7 @@ impl Cluster {
 
     /// Stops every election, then closes connections and files.
     pub async fn stop(&self) {
-        let elections = locked(&self.elections).clone();
+        let elections = self.close_doors();
         for election in &elections {
             election.request_stop();
         }
@@ -216,7 +224,7 @@ impl Cluster {
     /// For a process that is ending: releases what is held without waiting for callbacks, and blocks
     /// for `limit` at most. Returns whether all was released. Not to be called on the runtime.
     pub fn release_all_now(&self, limit: Duration) -> bool {
-        let elections = locked(&self.elections).clone();
+        let elections = self.close_doors();
         for election in &elections {
             election.abandon();
         }
@@ -228,6 +236,13 @@ impl Cluster {
         runtime()
             .block_on(async { tokio::time::timeout(limit, all).await })
             .is_ok()
+    }
+
+    /// Lets no further election begin; returns those that there are.
+    fn close_doors(&self) -> Vec<Arc<Election>> {
+        let elections = locked(&self.elections);
+        self.stopping.store(true, Ordering::SeqCst);
+        elections.clone()
     }
 
     fn rules(&self) -> Rules {
@@ -563,10 +578,7 @@ async fn supervise(cluster: Arc<Cluster>, election: Arc<Election>) {
             commands: election.begin(),
             woken: cluster.woken.subscribe(),
         };
-        let owner = Owner {
-            instance: cluster.instance.clone(),
-            nonce: random_u64(),
-        };
+        let owner = draw_owner(&cluster.instance);
         let hearing = election.clone();
         let tell: Tell = Arc::new(move |event| hearing.hear(&event));
         match tokio::spawn(campaign.run(owner, cluster.rules(), tell)).await {
@@ -818,5 +830,7 @@ mod tests {
         );
         assert!(cluster.release_all_now(Duration::from_secs(10)));
         assert!(locked(&cluster.elections).is_empty());
+        let late = cluster.election(&name).unwrap_err().to_string();
+        assert!(late.contains("is being stopped"), "{late}");
     }
 }

@@ -592,3 +592,32 @@ async fn a_wake_after_a_suspension_only_looks_at_the_clock() {
     sleep(Duration::from_millis(1)).await;
     assert!(run.leads(&term));
 }
+
+#[tokio::test(start_paused = true)]
+async fn another_process_under_the_same_id_never_leads_too_and_is_told_of_once() {
+    let store = Arc::new(Scripted::default());
+    store.taken_by(&owner("a", 2)); // Of the campaign's own id, but of another process.
+    let mut run = start(&store, OnRenewError::StepDown);
+    let started = Instant::now();
+    let mut troubles = 0;
+    loop {
+        match run.next().await {
+            Event::Trouble { code, message, .. } => {
+                troubles += 1;
+                assert_eq!(code, "id-shared");
+                assert!(
+                    message.contains("give each process its own instanceId"),
+                    "{message}"
+                );
+            }
+            Event::Promoted(_) => break,
+            Event::LeaderChanged(_) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(troubles, 1);
+    assert!(
+        started.elapsed() >= LEASE,
+        "not before that lease has expired"
+    );
+}
