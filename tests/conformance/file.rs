@@ -382,6 +382,33 @@ mod alone {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_deleted_directory_is_made_again() {
+        let store = start().await;
+        let election = name("leader");
+        let (a, b) = (
+            Client::new(&store.url(), "a").await,
+            Client::new(&store.url(), "b").await,
+        );
+        let mut hearing = b.watch(&election).await;
+        let old = a.win(&election, LONG).await;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        fs::remove_dir_all(store.dir.path()).unwrap();
+        let (leader, _) = denied(a.renew(&election, LONG, old).await);
+        assert_eq!(leader, None);
+        let new = b.win(&election, LONG).await;
+        assert!(new > old);
+        denied(a.campaign(&election, LONG).await);
+        hearing
+            .until(
+                "the new term",
+                |hint| matches!(hint, Hint::Alive { token, .. } if token == new),
+            )
+            .await;
+        assert!(b.release(&election, new).await);
+        hearing.until("Free", |hint| hint == Hint::Free).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn nothing_is_left_open_after_the_end() {
         let store = start().await;
         let root = store.dir.path().to_path_buf();

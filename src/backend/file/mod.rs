@@ -467,7 +467,9 @@ impl Store {
     }
 
     fn create(&self, dir: &Path) -> Result<(), BackendError> {
-        chain::create(&self.root, dir).map_err(|error| self.failed("be written", &error))
+        // Somebody may have deleted the whole directory.
+        let created = make_dir(&self.root).and_then(|()| chain::create(&self.root, dir));
+        created.map_err(|error| self.failed("be written", &error))
     }
 
     fn publish(
@@ -497,6 +499,7 @@ impl Store {
         {
             return Ok(Arc::clone(alive));
         }
+        make_dir(&self.root)?;
         let begun = Arc::new(Alive::begin(&self.root)?);
         *alive = Some(Arc::clone(&begun));
         Ok(begun)
@@ -540,6 +543,7 @@ impl Store {
         if is_lasting(error) {
             let code = match error.kind() {
                 ErrorKind::ReadOnlyFilesystem => "read-only",
+                ErrorKind::Unsupported => "unsupported",
                 _ => "refused",
             };
             BackendError::fatal(code, format!("{message}. {ELSEWHERE}"))
@@ -609,7 +613,10 @@ fn make_dir(root: &Path) -> io::Result<()> {
 fn is_lasting(error: &io::Error) -> bool {
     matches!(
         error.kind(),
-        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem | ErrorKind::NotADirectory
+        ErrorKind::PermissionDenied
+            | ErrorKind::ReadOnlyFilesystem
+            | ErrorKind::NotADirectory
+            | ErrorKind::Unsupported
     )
 }
 
