@@ -48,6 +48,9 @@ pub enum Event {
         message: String,
         fatal: bool,
     },
+    /// The answer to [`Command::Stop`]: the lease is released or left to its expiry. Only an
+    /// [`Event::Overrun`] may follow.
+    Stopped,
 }
 
 /// Where events go.
@@ -97,8 +100,8 @@ type InFlight = (
 );
 
 impl Campaign {
-    /// Campaigns until it is told to stop and the lease is released or left to its expiry. Returns
-    /// early only if every sender of commands is gone.
+    /// Campaigns until it is told to stop, the lease is released or left to its expiry, and the callbacks
+    /// of the last term have ended or were told of. Returns early only if every sender of commands is gone.
     pub async fn run(mut self, owner: Owner, rules: Rules, tell: Tell) {
         let backend = self.store.backend().clone();
         let lease = rules.timing.lease();
@@ -120,11 +123,12 @@ impl Campaign {
             term_span: span.clone(),
             span,
             in_flight: None,
+            stopped: false,
             last_error: None,
             tell,
         };
-        let mut stopped = driver.handle(self.clock.now(), Input::Tick);
-        while !stopped {
+        driver.handle(self.clock.now(), Input::Tick);
+        while !(driver.stopped && driver.candidate.wake_at() == Moment::NEVER) {
             let wake = driver.candidate.wake_at();
             let input = tokio::select! {
                 answer = next_answer(&mut driver.in_flight) => driver.answer(answer),
@@ -136,7 +140,7 @@ impl Campaign {
                 Ok(()) = self.woken.changed() => Input::Tick,
                 () = sleep_until(&*self.clock, wake) => Input::Tick,
             };
-            stopped = driver.handle(self.clock.now(), input);
+            driver.handle(self.clock.now(), input);
         }
         drop(watch);
     }
@@ -152,13 +156,13 @@ struct Driver<'a> {
     span: Span,
     term_span: Span,
     in_flight: Option<InFlight>,
+    stopped: bool,
     last_error: Option<BackendError>,
     tell: Tell,
 }
 
 impl Driver<'_> {
-    /// Returns whether the campaign is over.
-    fn handle(&mut self, now: Moment, input: Input) -> bool {
+    fn handle(&mut self, now: Moment, input: Input) {
         let mut outputs = Vec::new();
         self.candidate.handle(now, input, &mut outputs);
         // Readers of the deadline come before everything else: whatever an event sets off must find
@@ -168,15 +172,12 @@ impl Driver<'_> {
             (Some(term), _) => term.end(),
             (None, _) => {}
         }
-        let mut stopped = false;
         for output in outputs {
-            stopped |= matches!(output, Output::Stopped);
             self.act(output);
         }
         if self.in_flight.as_ref().map(|(id, _)| *id) != self.candidate.pending_request() {
             self.in_flight = None; // Given up: dropping it cancels it.
         }
-        stopped
     }
 
     fn act(&mut self, output: Output) {
@@ -225,7 +226,11 @@ impl Driver<'_> {
                     ),
                 );
             }
-            Output::Stopped => tracing::debug!("campaign stopped"),
+            Output::Stopped => {
+                tracing::debug!("campaign stopped");
+                self.stopped = true;
+                (self.tell)(Event::Stopped);
+            }
         }
     }
 

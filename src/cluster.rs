@@ -18,7 +18,7 @@ use crate::campaign::{Campaign, Command, Event, Store, Tell, draw_owner, random_
 use crate::candidate::Rules;
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Config, Kind, without_password};
-use crate::lease::{ElectionName, FailureKind, InstanceId, Leader, LossReason, Owner, Token};
+use crate::lease::{ElectionName, FailureKind, InstanceId, Leader, LossReason, Token};
 use crate::term::Term;
 
 /// The threads on which blocking file operations may run, beside the one of the runtime.
@@ -390,12 +390,21 @@ impl Election {
         locked(&self.audience).stalled(listener, stalled);
     }
 
+    /// Whether callbacks of that listener are not known to have ended.
+    pub fn awaits(&self, listener: ListenerId) -> bool {
+        let audience = locked(&self.audience);
+        audience
+            .unsettled
+            .values()
+            .any(|waiting| waiting.contains(&listener))
+    }
+
     pub fn step_down(&self, pause: Duration) {
         locked(&self.audience).command(Command::StepDown { pause });
     }
 
     /// Takes a listener out. With the last one the election stops: returns whether it does, and then the
-    /// listener stays until [`Election::stopped`].
+    /// listener stays, for callbacks that have not ended by [`Election::stopped`].
     pub fn stop(&self, listener: ListenerId) -> bool {
         let mut audience = locked(&self.audience);
         if audience.listeners.iter().any(|(id, _)| *id != listener) {
@@ -442,11 +451,11 @@ impl Election {
         }
     }
 
-    fn is_stopping(&self) -> bool {
+    pub fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::SeqCst)
     }
 
-    /// Waits until the campaign has ended.
+    /// Waits until the lease is released or left to its expiry, and nothing is asked of the store any more.
     pub async fn stopped(&self) {
         // The sender is our own field, so the wait cannot fail.
         let _ = self.stopped.subscribe().wait_for(|stopped| *stopped).await;
@@ -469,6 +478,9 @@ impl Election {
                 }
             }
             Event::LeaderChanged(leader) => audience.leader = Some(leader.clone()),
+            Event::Stopped => {
+                self.stopped.send_replace(true);
+            }
             Event::Overrun { .. } | Event::Trouble { .. } => {}
         }
         for (_, listener) in &audience.listeners {
@@ -604,7 +616,7 @@ mod tests {
     use super::*;
     use crate::backend::{Attempt, Capabilities, ExpiryJudge};
     use crate::clock::Moment;
-    use crate::lease::Outcome;
+    use crate::lease::{Outcome, Owner};
     use std::path::Path;
 
     #[derive(Default)]
@@ -624,6 +636,7 @@ mod tests {
                 Event::LeaderChanged(leader) => format!("leader {}", leader.token),
                 Event::Overrun { token } => format!("overrun {token}"),
                 Event::Trouble { code, .. } => format!("trouble {code}"),
+                Event::Stopped => "stopped".to_string(),
             };
             locked(&self.0).push(word);
         }

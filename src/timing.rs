@@ -31,7 +31,7 @@ const SHORTEST_ATTEMPT: Duration = Duration::from_millis(100);
 /// A follower that waits for an expiry adds up to this, so that several do not all ask at once...
 const LONGEST_JITTER: Duration = Duration::from_millis(50);
 /// ...but never more than this part of the lease, so that short leases are taken over promptly.
-const JITTER_DIVISOR: u32 = 300;
+const JITTER_DIVISOR: u32 = 1_000;
 /// No two attempts of one instance follow each other faster than this, whatever wakes it.
 const SHORTEST_GAP: Duration = Duration::from_millis(10);
 /// After a failure an instance tries again after R/8, R/4, R/2, and then every R.
@@ -351,7 +351,7 @@ mod tests {
         );
         assert_eq!(
             timing.next_look(Some(ms(2_000)), Jitter::from_bits(u16::MAX)),
-            ms(2_050)
+            ms(2_015)
         );
         assert_eq!(timing.at_expiry(ms(12_000), Jitter::NONE), ms(12_000));
         assert_eq!(

@@ -445,16 +445,22 @@ async fn stopping_keeps_the_lease_until_the_callbacks_have_ended_and_then_releas
 }
 
 #[tokio::test(start_paused = true)]
-async fn callbacks_that_never_end_leave_the_lease_to_its_expiry() {
+async fn callbacks_that_never_end_leave_the_lease_to_its_expiry_and_outliving_it_are_told_of() {
     let store = Arc::new(Scripted::default());
     let mut run = start(&store, OnRenewError::StepDown);
     run.promoted().await;
     run.command(Command::Stop);
     let stopped = Instant::now();
-    (&mut run.task).await.unwrap();
+    while !matches!(run.next().await, Event::Stopped) {}
     assert!(near(stopped.elapsed(), LEASE), "{:?}", stopped.elapsed());
     assert_eq!(store.releases.load(Ordering::SeqCst), 0);
     assert_eq!(store.holder(), Some(run.owner));
+    let overrun = timeout(LEASE, run.events.recv()).await.unwrap();
+    assert!(
+        matches!(overrun, Some(Event::Overrun { .. })),
+        "they outlive the lease: {overrun:?}"
+    );
+    run.task.await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

@@ -22,7 +22,7 @@ use crate::campaign::Event;
 use crate::clock::{Clock, Moment, SystemClock};
 use crate::cluster::{self, Cluster, Election, Listener, ListenerId, StartError};
 use crate::config::OnOverrun;
-use crate::lease::ElectionName;
+use crate::lease::{ElectionName, Token};
 use crate::term::Term;
 
 /// The watchdog looks this often per `stallTimeout`.
@@ -89,6 +89,8 @@ thread_local! {
 pub struct Environment {
     link: Arc<Link>,
     seats: HashMap<ElectionName, Rc<Seat>>,
+    /// Given up, but with callbacks that have not ended.
+    leaving: Vec<Rc<Seat>>,
     watched: bool,
 }
 
@@ -152,6 +154,7 @@ impl Environment {
         let here = Self {
             link,
             seats: HashMap::new(),
+            leaving: Vec::new(),
             watched: false,
         };
         HERE.with_borrow_mut(|all| all.insert(key, here));
@@ -176,8 +179,29 @@ impl Environment {
         self.seats.get(name).cloned()
     }
 
+    pub fn settled(&mut self, name: &ElectionName, token: Token) {
+        for seat in self.seats.get(name).into_iter().chain(&self.leaving) {
+            if seat.election.name() == name {
+                seat.election.settled(seat.listener, token);
+            }
+        }
+        self.leaving
+            .retain(|seat| seat.election.awaits(seat.listener));
+    }
+
+    fn leave(&mut self, name: &ElectionName, listener: ListenerId) {
+        if let Some(seat) = self.seats.get(name)
+            && seat.listener == listener
+        {
+            let seat = self.seats.remove(name);
+            self.leaving
+                .extend(seat.filter(|seat| seat.election.awaits(listener)));
+        }
+    }
+
     pub fn join(&mut self, cluster: &Arc<Cluster>, name: &ElectionName) -> Result<(), StartError> {
-        if self.seats.contains_key(name) {
+        let seat = self.seats.get(name);
+        if seat.is_some_and(|seat| !seat.election.is_stopping()) {
             return Ok(());
         }
         let election = cluster.election(name)?;
@@ -264,6 +288,9 @@ struct Ear {
 
 impl Listener for Ear {
     fn tell(&self, election: &ElectionName, event: &Event) {
+        if let Event::Stopped = event {
+            return; // `Reply::left` follows, when this environment's own stop has ended.
+        }
         if let (Event::Overrun { token }, OnOverrun::Exit) = (event, self.on_overrun) {
             exit_for_overrun(election, token.number());
         }
@@ -302,13 +329,8 @@ fn deliver(key: usize, message: Message) -> JsEvent {
         }
         Message::Left(name, listener) => {
             HERE.with_borrow_mut(|all| {
-                if let Some(here) = all.get_mut(&key)
-                    && here
-                        .seats
-                        .get(&name)
-                        .is_some_and(|seat| seat.listener == listener)
-                {
-                    here.seats.remove(&name);
+                if let Some(here) = all.get_mut(&key) {
+                    here.leave(&name, listener);
                 }
             });
             JsEvent {
@@ -399,6 +421,7 @@ fn of_election(name: &ElectionName, event: Event) -> JsEvent {
             token: Some(from_token(token)),
             ..js("overrun")
         },
+        Event::Stopped => js("stopped"),
         Event::Trouble {
             code,
             message,
@@ -418,7 +441,7 @@ fn detach(key: usize) {
         return;
     };
     here.link.gone.store(true, Ordering::SeqCst);
-    for seat in here.seats.values() {
+    for seat in here.seats.values().chain(&here.leaving) {
         seat.term.borrow_mut().take();
         seat.election.gone(seat.listener);
     }

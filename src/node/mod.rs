@@ -160,12 +160,13 @@ pub fn leader(env: Env, name: String) -> Result<Option<LeaderInfo>> {
         }))
 }
 
-/// This environment's callbacks about the end of that term have ended.
+/// This environment's callbacks about the end of that term have ended. They may do so after the seat was
+/// given up.
 #[napi(catch_unwind)]
 pub fn settled(env: Env, name: String, token: f64) -> Result<()> {
-    let seat = seat(env, &name)?;
+    let name = election_name(&name)?;
     if let Some(token) = to_token(token) {
-        seat.election().settled(seat.listener(), token);
+        Environment::of(env, |here| here.settled(&name, token));
     }
     Ok(())
 }
@@ -195,7 +196,6 @@ pub fn stop_election(env: Env, name: String, operation: u32) -> Result<()> {
     cluster::runtime().spawn(async move {
         if last {
             election.stopped().await;
-            election.gone(listener);
         }
         reply.left(election.name().clone(), listener);
         reply.done(operation, Done::Nothing);
