@@ -106,12 +106,12 @@ impl Campaign {
         let backend = self.store.backend().clone();
         let lease = rules.timing.lease();
         let (hints, mut hinted) = mpsc::channel(HINT_QUEUE);
-        let watch = WatchTask::start(
+        let mut watch = Some(WatchTask::start(
             &backend,
             &self.election,
             hints,
             rules.timing.renew_interval(),
-        );
+        ));
         let span =
             tracing::info_span!("election", election = %self.election, instance = %owner.instance);
         let mut driver = Driver {
@@ -141,8 +141,13 @@ impl Campaign {
                 () = sleep_until(&*self.clock, wake) => Input::Tick,
             };
             driver.handle(self.clock.now(), input);
+            if driver.stopped
+                && let Some(watch) = watch.take()
+            {
+                watch.end().await;
+                (driver.tell)(Event::Stopped);
+            }
         }
-        drop(watch);
     }
 }
 
@@ -229,7 +234,6 @@ impl Driver<'_> {
             Output::Stopped => {
                 tracing::debug!("campaign stopped");
                 self.stopped = true;
-                (self.tell)(Event::Stopped);
             }
         }
     }
@@ -412,6 +416,16 @@ impl WatchTask {
                 tokio::time::sleep(pause).await;
             }
         })))
+    }
+}
+
+impl WatchTask {
+    /// Ends it and waits for that.
+    async fn end(mut self) {
+        if let Some(task) = self.0.take() {
+            task.abort();
+            let _ = task.await;
+        }
     }
 }
 
