@@ -272,8 +272,8 @@ export function expectCluster(): void;
  * `startCluster()` is called again, nobody leads here.
  *
  * SIGTERM and SIGINT do the same before they end the process, if the application has no listener of its own
- * for them (the parameter `signals: false` switches that off); process.exit() and an uncaught exception release
- * the lease without waiting for callbacks.
+ * for them (the parameter `signals: false` switches that off). At process.exit(), an uncaught exception, or when
+ * nothing is left to do, the lease is released as well, but no callback runs.
  *
  * @returns Resolves when leases are released and connections closed; inside of a callback, whose end it would
  *   wait for, at once.

@@ -156,6 +156,7 @@ function fakeWorld(overrides = {}) {
     cwd: () => "/",
     isMainThread: true,
     isClusterWorker: () => false,
+    remindAfter: 20,
     watchExit: () => () => {},
     ...overrides,
   });

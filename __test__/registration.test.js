@@ -4,7 +4,7 @@ const assert = require("node:assert/strict");
 const { test } = require("node:test");
 const { LeadershipLostError } = require("../index.js");
 const { Registration } = require("../lib/registration.js");
-const { LiveTerm } = require("../lib/term.js");
+const { Term } = require("../lib/term.js");
 
 const SCHEDULES = 5_000;
 const STEPS = 40;
@@ -103,7 +103,7 @@ async function runSchedule(seed) {
       if (current !== null) return;
       token += 1 + below(3);
       current = token;
-      registration.promoted(new LiveTerm(SOURCE, token, "trace"));
+      registration.promoted(new Term(SOURCE, token, "trace"));
     },
     () => {
       if (current === null) return;

@@ -5,7 +5,7 @@ const fs = require("node:fs");
 const os = require("node:os");
 const path = require("node:path");
 const { test } = require("node:test");
-const { CONFIG, fakeWorld, gate, settle } = require("./fake-native.js");
+const { CONFIG, fakeWorld, gate, settle, sleep } = require("./fake-native.js");
 
 function folder(files = {}) {
   const at = fs.mkdtempSync(path.join(os.tmpdir(), "whenleader-"));
@@ -81,15 +81,17 @@ test("the local token grows with each round of stepDown, and deregisteredFn runs
 });
 
 test("after a stop nobody leads until startCluster is called", async () => {
-  const { environment } = lonely();
+  const { environment, logger, lines } = lonely();
   const cluster = environment.useCluster();
   await cluster.waitUntilLeader();
   await environment.stopCluster();
+  environment.useLogger(logger);
   const terms = [];
   environment.whenLeader((term) => terms.push(term));
   await settle();
   assert.equal(cluster.isLeader(), false);
   assert.deepEqual(terms, []);
+  assert.match(lines.join(), /^warn [^,]*after stopCluster[^,]*$/);
   assert.equal(await environment.startCluster(), cluster);
   await settle();
   assert.equal(cluster.isLeader(), true);
@@ -163,6 +165,24 @@ test("expectCluster makes registrations and questions wait for startCluster", as
   assert.equal(terms[0].token, 9);
   environment.expectCluster(); // Too late to matter, and no harm.
   assert.equal(cluster.isLeader(), true);
+});
+
+test("an expectCluster that no startCluster follows is told of once", async () => {
+  for (const [registered, started] of [
+    [true, false],
+    [false, false],
+    [true, true],
+  ]) {
+    const { environment, logger, lines } = lonely();
+    environment.useLogger(logger);
+    environment.expectCluster();
+    if (registered) environment.whenLeader(() => {});
+    if (started) await environment.startCluster(CONFIG);
+    await sleep(60);
+    const told = registered && !started;
+    assert.equal(lines.length, told ? 1 : 0);
+    if (told) assert.match(lines[0], /^warn .*expectCluster.*1 registrations wait/);
+  }
 });
 
 test("startCluster in the same turn as the first registrations is early enough", async () => {

@@ -8,7 +8,7 @@
 
 const { insideCallback } = require("./callbacks.js");
 const { ElectionError, LeadershipLostError } = require("./errors.js");
-const { LiveTerm } = require("./term.js");
+const { Term } = require("./term.js");
 
 /** @typedef {import("../index.js").LossReason} LossReason */
 /** @typedef {import("./native-types").ElectionSource} ElectionSource */
@@ -40,7 +40,7 @@ class Election {
 
   /** @type {ElectionSource | null} */
   #source = null;
-  /** @type {LiveTerm | null} */
+  /** @type {Term | null} */
   #term = null;
   /** @type {Set<Registration>} */
   #registrations = new Set();
@@ -186,7 +186,7 @@ class Election {
     this.#term = null;
     const lost = new LeadershipLostError(this.name, term.token, reason);
     const registrations = [...this.#registrations];
-    LiveTerm.end(term, lost);
+    Term.end(term, lost);
     for (const registration of registrations) registration.lost(lost);
     this.#emit("demoted", lost, term);
     for (const registration of registrations) registration.advance();
@@ -208,7 +208,7 @@ class Election {
    * @param {string} traceId
    */
   #newTerm(token, traceId) {
-    return new LiveTerm(
+    return new Term(
       {
         election: this.name,
         instanceId: this.#instanceId,

@@ -42,7 +42,7 @@ const { Registration } = require("./registration.js");
 
 /**
  * @typedef {{ kind: "idle" }
- *   | { kind: "expecting" }
+ *   | { kind: "expecting", stopped: boolean }
  *   | { kind: "chosen", plan: Plan }
  *   | { kind: "starting", plan: Plan, done: Promise<void> }
  *   | { kind: "running", plan: Plan, provider: Provider }
@@ -58,6 +58,7 @@ const { Registration } = require("./registration.js");
  * @property {() => string} cwd
  * @property {boolean} isMainThread
  * @property {() => boolean} isClusterWorker
+ * @property {number} remindAfter  milliseconds until a startCluster() that was promised is missed
  * @property {(ways: import("./exit.js").Ways) => () => void} watchExit
  */
 
@@ -123,6 +124,11 @@ class Environment {
     });
     if (existing === null) {
       this.#waiting.set(registration, name);
+      if (this.#state.kind === "expecting" && this.#state.stopped) {
+        this.log.warn("fn was registered after stopCluster(): it waits for startCluster()", {
+          function: functionName,
+        });
+      }
     } else if (existing.stopping) {
       this.log.warn("fn was registered for an election that was stopped here, and will not run", {
         election: existing.name,
@@ -157,7 +163,8 @@ class Environment {
   expectCluster() {
     const state = this.#state;
     if (state.kind === "idle" || (state.kind === "chosen" && state.plan.mode === "local")) {
-      this.#state = { kind: "expecting" };
+      this.#state = { kind: "expecting", stopped: false };
+      this.#remind();
     } else if (state.kind === "running" && state.plan.mode === "local" && state.plan.implicit) {
       this.#leaveImplicitCluster("expectCluster()");
     }
@@ -172,7 +179,7 @@ class Environment {
     while (this.#state.kind === "stopping") await this.#state.done;
     const given = config === undefined ? null : readConfig(config);
     const ownLogger = checkLogger(logger ?? given?.logger);
-    if (ownLogger !== undefined) this.#setLogger(ownLogger);
+    if (ownLogger !== undefined) this.useLogger(ownLogger);
 
     const state = this.#state;
     if (state.kind === "starting" || state.kind === "running") {
@@ -212,12 +219,12 @@ class Environment {
       for (const cluster of this.#clusters.values()) Cluster.giveUpWait(cluster);
       if (state.kind === "starting" || state.kind === "running") {
         const done = this.#stop(state).finally(() => {
-          this.#state = { kind: "expecting" };
+          this.#state = { kind: "expecting", stopped: true };
         });
         this.#state = { kind: "stopping", done };
         done.catch(() => {}); // Whoever waits below is told.
       } else {
-        this.#state = { kind: "expecting" };
+        this.#state = { kind: "expecting", stopped: true };
       }
     }
     // The stop waits for the callback that waits for it.
@@ -393,7 +400,7 @@ class Environment {
         this.#run(plan, this.#nativeProvider(info));
       },
       (error) => {
-        if (this.#state === starting) this.#state = { kind: "expecting" };
+        if (this.#state === starting) this.#state = { kind: "expecting", stopped: false };
         throw fromNative(error);
       },
     );
@@ -549,7 +556,7 @@ class Environment {
     // Nothing was done with it, so nobody is told of its end.
     for (const cluster of this.#clusters.values()) Cluster.bind(cluster, null);
     this.#elections.clear();
-    this.#state = { kind: "expecting" };
+    this.#state = { kind: "expecting", stopped: false };
     if (state.provider instanceof LocalCluster) state.provider.abandon();
   }
 
@@ -558,6 +565,19 @@ class Environment {
     const state = this.#state;
     if (state.kind === "running") return state.provider.info;
     return "plan" in state ? state.plan.info : null;
+  }
+
+  /** A registration that waits for ever would be silence. */
+  #remind() {
+    const { remindAfter } = this.#world;
+    const expecting = this.#state;
+    setTimeout(() => {
+      if (this.#state !== expecting || this.#waiting.size === 0) return;
+      this.log.warn(
+        `expectCluster() was called ${remindAfter / 1000} s ago, and startCluster() was not: ` +
+          `nobody leads here, and ${this.#waiting.size} registrations wait for it`,
+      );
+    }, remindAfter).unref();
   }
 
   #warnIfNotAlone() {
@@ -589,7 +609,7 @@ class Environment {
   }
 
   /** @param {import("../index.js").Logger} logger */
-  #setLogger(logger) {
+  useLogger(logger) {
     this.#log = new Log(logger, this.#world.env.WHENLEADER_LOG);
     if (this.#attached) this.#native.setLogLevel(this.#log.level);
   }
@@ -699,7 +719,7 @@ class Environment {
   }
 }
 
-/** @param {import("./term.js").LiveTerm} term */
+/** @param {import("./term.js").Term} term */
 function removal(term) {
   return new LeadershipLostError(term.election, term.token, "removed");
 }

@@ -30,7 +30,7 @@ class LoadError extends Error {
   }
 }
 
-/** @type {Record<LossReason, string>} */
+/** @type {Partial<Record<LossReason, string>>} */
 const LOSSES = {
   expired: "its lease ran out before it could be renewed (was this process paused or starved?)",
   taken: "another instance holds the lease",
@@ -39,7 +39,6 @@ const LOSSES = {
   steppedDown: "stepDown() was called",
   stalled: "the event loop did not turn for stallTimeout",
   stopped: "it was stopped",
-  removed: "the registration was removed",
 };
 
 /** A term is over. The reason of a term's abort signal, and what deregisteredFn is told. */
@@ -51,8 +50,9 @@ class LeadershipLostError extends Error {
    */
   constructor(election, token, reason) {
     super(
-      `this instance no longer leads the election "${election}" (term ${token}): ` +
-        (LOSSES[reason] ?? reason),
+      reason === "removed"
+        ? `the registration for the election "${election}" was removed in term ${token}`
+        : `this instance no longer leads the election "${election}" (term ${token}): ${LOSSES[reason] ?? reason}`,
     );
     this.name = "LeadershipLostError";
     /** @readonly @type {"WHENLEADER_LOST"} */

@@ -10,6 +10,9 @@ const { loadNative } = require("./native.js");
 
 /** @typedef {import("../index.js").WhenLeaderOptions} WhenLeaderOptions */
 
+/** Longer than an application takes that asks for its configuration first. */
+const REMIND_AFTER = 30_000;
+
 /** @type {Bridge | null} */
 let bridge = null;
 
@@ -23,6 +26,7 @@ const environment = new Environment({
   isMainThread,
   isClusterWorker: () =>
     /** @type {{ isWorker?: boolean }} */ (require("node:cluster")).isWorker === true,
+  remindAfter: REMIND_AFTER,
   watchExit,
 });
 

@@ -6,24 +6,23 @@
 // pending, only the newest is of interest. It knows no clock, no election and no log.
 
 const { runCallback } = require("./callbacks.js");
-const { LiveTerm } = require("./term.js");
+const { Term } = require("./term.js");
 
-/** @typedef {import("../index.js").Term} Term */
 /** @typedef {import("./errors.js").LeadershipLostError} LeadershipLostError */
 
 /**
  * @typedef {object} Callbacks
  * @property {(term: Term) => unknown} fn
  * @property {((lost: LeadershipLostError, term: Term) => unknown) | null} deregisteredFn
- * @property {(error: unknown, which: string, term: LiveTerm) => void} onError  must not throw
+ * @property {(error: unknown, which: string, term: Term) => void} onError  must not throw
  * @property {() => void} onEnd  the registration was removed, and its callbacks have ended
  */
 
 class Registration {
   #callbacks;
-  /** The term that fn has yet to be run for. @type {LiveTerm | null} */
+  /** The term that fn has yet to be run for. @type {Term | null} */
   #next = null;
-  /** The term that fn was run for, until its deregisteredFn has ended. @type {LiveTerm | null} */
+  /** The term that fn was run for, until its deregisteredFn has ended. @type {Term | null} */
   #current = null;
   /** A callback is running. */
   #busy = false;
@@ -44,7 +43,7 @@ class Registration {
   /**
    * This instance leads.
    *
-   * @param {LiveTerm} term  of this registration alone
+   * @param {Term} term  of this registration alone
    */
   promoted(term) {
     if (this.#removed) return;
@@ -59,9 +58,9 @@ class Registration {
    * @param {LeadershipLostError} lost
    */
   lost(lost) {
-    if (this.#next !== null) LiveTerm.end(this.#next, lost);
+    if (this.#next !== null) Term.end(this.#next, lost);
     this.#next = null;
-    if (this.#current !== null) LiveTerm.end(this.#current, lost);
+    if (this.#current !== null) Term.end(this.#current, lost);
   }
 
   /** Runs what is due. */
@@ -72,13 +71,13 @@ class Registration {
   /**
    * No fn runs from now on.
    *
-   * @param {(term: LiveTerm) => LeadershipLostError} reason
+   * @param {(term: Term) => LeadershipLostError} reason
    */
   remove(reason) {
     if (this.#removed) return;
     this.#removed = true;
     this.#next = null;
-    if (this.#current !== null) LiveTerm.end(this.#current, reason(this.#current));
+    if (this.#current !== null) Term.end(this.#current, reason(this.#current));
     this.#advance();
   }
 
@@ -124,7 +123,7 @@ class Registration {
 
   /**
    * @param {string} which
-   * @param {LiveTerm} term
+   * @param {Term} term
    * @param {() => unknown} call
    * @param {() => void} [after]
    */

@@ -11,10 +11,10 @@
  * @property {(token: number) => number} remaining
  */
 
-/** @typedef {import("../index.js").Term} Term */
+/** @typedef {import("../index.js").Term} PublicTerm */
 
-/** @implements {Term} */
-class LiveTerm {
+/** @implements {PublicTerm} */
+class Term {
   #source;
   #controller = new AbortController();
 
@@ -52,7 +52,7 @@ class LiveTerm {
   /**
    * Not a method: only the library ends a term.
    *
-   * @param {LiveTerm} term
+   * @param {Term} term
    * @param {LeadershipLostError} lost
    */
   static end(term, lost) {
@@ -60,4 +60,4 @@ class LiveTerm {
   }
 }
 
-module.exports = { LiveTerm };
+module.exports = { Term };
