@@ -328,6 +328,65 @@ test("stop inside of a callback does not wait for itself, and no fn runs afterwa
   }
 });
 
+test("stepDown or stop of one election inside of its callback does not wait for itself", async () => {
+  for (const call of ["stepDown", "stop"]) {
+    const { environment, native } = await startedWorld();
+    const other = environment.useCluster("other");
+    const { events } = record(environment, {
+      fn: async () => {
+        await sleep(5);
+        await other[call]();
+      },
+      election: "other",
+    });
+    native.elections.get("other").promote(1);
+    await sleep(50);
+    const reason = call === "stop" ? "stopped" : "steppedDown";
+    assert.deepEqual(events.slice(1), [
+      "fn 1 ended",
+      `deregistered 1 ${reason}`,
+      "deregistered 1 ended",
+    ]);
+    assert.deepEqual(native.elections.get("other").settledTokens, [1]);
+  }
+});
+
+test("what a callback began and left behind is no longer inside of it", async () => {
+  const { environment, election } = await startedWorld();
+  const cleanup = gate();
+  let removed = false;
+  const { remove } = record(environment, {
+    fn: () => {
+      setTimeout(async () => {
+        await remove();
+        removed = true;
+      }, 5);
+    },
+    deregistered: () => cleanup.promise,
+  });
+  election.promote();
+  await sleep(30);
+  assert.equal(removed, false);
+  cleanup.open();
+  await settle();
+  assert.equal(removed, true);
+});
+
+test("a term that ends while its first callbacks run begins for nobody else", async () => {
+  for (const first of ["listener", "fn"]) {
+    const { environment, cluster, election } = await startedWorld();
+    const stepDown = () => {
+      cluster.stepDown();
+    };
+    if (first === "listener") cluster.on("promoted", stepDown);
+    else environment.whenLeader(stepDown);
+    const { events } = record(environment);
+    election.promote(1);
+    await settle();
+    assert.deepEqual(events, []);
+  }
+});
+
 test("whenLeader inside of a callback registers", async () => {
   const { environment, election } = await startedWorld();
   let inner;
@@ -401,6 +460,8 @@ test("the term tells its election, instance, token, and whether it is current", 
   election.promote(5);
   assert.equal(term.isCurrent(), false);
   assert.equal(terms[1].isCurrent(), true);
+  environment.useCluster().stepDown();
+  assert.equal(terms[1].isCurrent(), false, "before the source has heard of it");
 });
 
 test("the order of a term: answer, event, fn; its end: answer, signals, event, deregisteredFn", async () => {

@@ -80,6 +80,73 @@ test("the local token grows with each round of stepDown, and deregisteredFn runs
   assert.equal(cluster.isLeader(), false);
 });
 
+test("a local election that ends in the turn in which it began was never led", async () => {
+  const { environment } = lonely();
+  await environment.useCluster().waitUntilLeader();
+  const other = environment.useCluster("other");
+  const heard = [];
+  for (const event of ["promoted", "demoted"]) other.on(event, () => heard.push(event));
+  assert.equal(other.isLeader(), true);
+  const down = other.stepDown({ pause: 60_000 });
+  assert.equal(other.isLeader(), false);
+  await down;
+  await settle();
+  assert.deepEqual(heard, []);
+  assert.equal(other.isLeader(), false);
+});
+
+test("a local election that was stopped while it paused does not lead again", async () => {
+  const { environment } = lonely();
+  const other = environment.useCluster("other");
+  const { token } = await other.waitUntilLeader();
+  assert.equal(token, 1);
+  await environment.useCluster().waitUntilLeader();
+  other.stepDown({ pause: 20 });
+  await settle();
+  await other.stop();
+  const terms = [];
+  other.on("promoted", (term) => terms.push(term));
+  await sleep(50);
+  assert.deepEqual(terms, []);
+  assert.equal(other.isLeader(), false);
+  assert.equal(environment.useCluster().isLeader(), true);
+});
+
+test("a term of the local cluster is not current in a later one", async () => {
+  const { environment } = lonely();
+  const cluster = environment.useCluster();
+  const first = await cluster.waitUntilLeader();
+  await cluster.stepDown();
+  const second = await cluster.waitUntilLeader();
+  assert.deepEqual([first.isCurrent(), second.isCurrent()], [false, true]);
+  assert.deepEqual([first.remaining(), second.remaining()], [0, Number.POSITIVE_INFINITY]);
+});
+
+test("registrations end with a stop, also those that still waited", async () => {
+  const { environment, native, logger } = lonely();
+  environment.expectCluster();
+  const terms = [];
+  environment.whenLeader((term) => terms.push(term));
+  await environment.stopCluster();
+  await environment.startCluster(CONFIG, logger);
+  native.elections.get("leader").promote();
+  assert.deepEqual(terms, []);
+});
+
+test("startCluster waits for a stop that is under way", async () => {
+  const { environment, native, logger } = lonely();
+  await environment.startCluster(CONFIG, logger);
+  const first = native.elections.get("leader");
+  first.promote();
+  const stopped = environment.stopCluster();
+  const cluster = await environment.startCluster(CONFIG);
+  await stopped;
+  assert.deepEqual(native.log, ["released leader", "stopCluster"]);
+  assert.notEqual(native.elections.get("leader"), first);
+  native.elections.get("leader").promote();
+  assert.equal(cluster.isLeader(), true);
+});
+
 test("after a stop nobody leads until startCluster is called", async () => {
   const { environment, logger, lines } = lonely();
   const cluster = environment.useCluster();

@@ -124,7 +124,7 @@ class Election {
     this.#registrations.add(registration);
     // Not before the caller has got what removes it.
     queueMicrotask(() => {
-      if (this.#term !== null && this.#registrations.has(registration)) {
+      if (this.#term !== null) {
         registration.promoted(this.#newTerm(this.#term.token, this.#term.traceId));
       }
     });

@@ -537,7 +537,6 @@ class Environment {
       this.#onStop?.();
       this.#onStop = null;
       this.#elections.clear();
-      this.#ledFor = null;
     }
   }
 

@@ -93,9 +93,7 @@ class LocalElection {
     return { instanceId: this.#info.instanceId, token: this.#token };
   }
 
-  /** @param {number} token */
-  settled(token) {
-    if (token !== this.#token) return;
+  settled() {
     const next = this.#onSettled;
     this.#onSettled = null;
     next?.();
