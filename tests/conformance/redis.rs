@@ -192,17 +192,21 @@ mod alone {
         };
         let proxy = Proxy::to(server.port).await;
         let client = Client::new(&proxy.url(), "a").await;
-        let token = client.win(&name("leader"), LONG).await;
-        proxy.set(Trouble::HalfOpen);
-        let patience = Duration::from_millis(200);
         let election = name("leader");
+        let token = client.win(&election, LONG).await;
+        let connections = proxy.connections();
+        proxy.freeze();
+        let patience = Duration::from_millis(200);
         let attempt = client.attempt(&election, LONG, Some(token));
         assert!(tokio::time::timeout(patience, attempt).await.is_err());
-        // The old connection stays dead; new ones work.
-        let connections = proxy.connections();
-        proxy.set(Trouble::None);
-        proxy.cut();
+        // Well before the connection itself would notice.
+        let start = Instant::now();
         assert_eq!(held(client.renew(&election, LONG, token).await), token);
+        assert!(
+            start.elapsed() < Duration::from_secs(4),
+            "{:?}",
+            start.elapsed()
+        );
         assert_eq!(proxy.connections(), connections + 1);
     }
 

@@ -27,10 +27,18 @@ pub enum Trouble {
     HalfOpen,
 }
 
+/// What links look at.
+#[derive(Debug, Clone, Copy)]
+struct Order {
+    trouble: Trouble,
+    /// Links with lower numbers are half-open for ever.
+    frozen: usize,
+}
+
 #[derive(Debug)]
 pub struct Proxy {
     pub port: u16,
-    trouble: watch::Sender<Trouble>,
+    order: watch::Sender<Order>,
     links: Arc<Mutex<Vec<JoinHandle<()>>>>,
     accepting: JoinHandle<()>,
     count: Arc<Mutex<usize>>,
@@ -40,23 +48,27 @@ impl Proxy {
     pub async fn to(target: u16) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let (trouble, seen) = watch::channel(Trouble::None);
+        let (order, seen) = watch::channel(Order {
+            trouble: Trouble::None,
+            frozen: 0,
+        });
         let links: Arc<Mutex<Vec<JoinHandle<()>>>> = Arc::default();
         let count: Arc<Mutex<usize>> = Arc::default();
         let (all, counted) = (Arc::clone(&links), Arc::clone(&count));
         let accepting = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                if *seen.borrow() == Trouble::Refuse {
+                if seen.borrow().trouble == Trouble::Refuse {
                     continue;
                 }
+                let number = *counted.lock().unwrap();
                 *counted.lock().unwrap() += 1;
-                let link = tokio::spawn(carry(client, target, seen.clone()));
+                let link = tokio::spawn(carry(client, target, number, seen.clone()));
                 all.lock().unwrap().push(link);
             }
         });
         Self {
             port,
-            trouble,
+            order,
             links,
             accepting,
             count,
@@ -68,7 +80,13 @@ impl Proxy {
     }
 
     pub fn set(&self, trouble: Trouble) {
-        self.trouble.send_replace(trouble);
+        self.order.send_modify(|order| order.trouble = trouble);
+    }
+
+    /// The other end of all connections that exist now has vanished without a word.
+    pub fn freeze(&self) {
+        let count = self.connections();
+        self.order.send_modify(|order| order.frozen = count);
     }
 
     /// Breaks all connections that exist now.
@@ -133,16 +151,26 @@ impl Drop for Scripted {
     }
 }
 
-async fn carry(mut client: TcpStream, target: u16, mut trouble: watch::Receiver<Trouble>) {
+async fn carry(
+    mut client: TcpStream,
+    target: u16,
+    number: usize,
+    mut orders: watch::Receiver<Order>,
+) {
     let Ok(mut server) = TcpStream::connect((Ipv4Addr::LOCALHOST, target)).await else {
         return;
     };
     let (mut asks, mut answers) = (vec![0; 65536], vec![0; 65536]);
     let mut passed = 0;
     loop {
-        let now = *trouble.borrow_and_update();
+        let order = *orders.borrow_and_update();
+        let now = if number < order.frozen {
+            Trouble::HalfOpen
+        } else {
+            order.trouble
+        };
         tokio::select! {
-            Ok(()) = trouble.changed() => { passed = 0; }
+            Ok(()) = orders.changed() => { passed = 0; }
             read = client.read(&mut asks), if now != Trouble::HalfOpen => match read {
                 Ok(length @ 1..) if server.write_all(&asks[..length]).await.is_ok() => {}
                 _ => return,
