@@ -86,7 +86,7 @@ impl fmt::Display for StartError {
 /// One environment's ear. Called in order, from the election's thread, and must return at once: it may
 /// not call back into the election.
 pub trait Listener: Send + Sync {
-    fn tell(&self, election: &ElectionName, event: &Event);
+    fn tell(&self, listener: ListenerId, election: &ElectionName, event: &Event);
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -374,7 +374,7 @@ impl Election {
         let id = ListenerId::next();
         let mut audience = locked(&self.audience);
         if let Some(term) = &audience.term {
-            listener.tell(&self.name, &Event::Promoted(term.clone()));
+            listener.tell(id, &self.name, &Event::Promoted(term.clone()));
         }
         audience.listeners.push((id, listener));
         id
@@ -416,7 +416,7 @@ impl Election {
                     token: term.token(),
                     reason: LossReason::Stopped,
                 };
-                ear.tell(&self.name, &event);
+                ear.tell(listener, &self.name, &event);
             }
             audience.remove(listener);
             return false;
@@ -483,8 +483,8 @@ impl Election {
             }
             Event::Overrun { .. } | Event::Trouble { .. } => {}
         }
-        for (_, listener) in &audience.listeners {
-            listener.tell(&self.name, event);
+        for (id, listener) in &audience.listeners {
+            listener.tell(*id, &self.name, event);
         }
     }
 
@@ -629,7 +629,7 @@ mod tests {
     }
 
     impl Listener for Heard {
-        fn tell(&self, _: &ElectionName, event: &Event) {
+        fn tell(&self, _: ListenerId, _: &ElectionName, event: &Event) {
             let word = match event {
                 Event::Promoted(term) => format!("promoted {}", term.token()),
                 Event::Demoted { token, reason } => format!("demoted {token} {}", reason.as_str()),

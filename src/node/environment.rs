@@ -257,6 +257,12 @@ impl Link {
         self.seats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The seat is given up, or its election is over.
+    fn left(&self, election: ElectionName, listener: ListenerId) {
+        self.seats().retain(|(_, id)| *id != listener);
+        self.send(Message::Left(election, listener));
+    }
+
     fn set_stalled(&self, stalled: bool) {
         if self.stalled.swap(stalled, Ordering::SeqCst) != stalled {
             for (election, listener) in self.seats().iter() {
@@ -275,8 +281,7 @@ impl Reply {
     }
 
     pub fn left(&self, election: ElectionName, listener: ListenerId) {
-        self.0.seats().retain(|(_, id)| *id != listener);
-        self.0.send(Message::Left(election, listener));
+        self.0.left(election, listener);
     }
 }
 
@@ -287,9 +292,9 @@ struct Ear {
 }
 
 impl Listener for Ear {
-    fn tell(&self, election: &ElectionName, event: &Event) {
+    fn tell(&self, listener: ListenerId, election: &ElectionName, event: &Event) {
         if let Event::Stopped = event {
-            return; // `Reply::left` follows, when this environment's own stop has ended.
+            return self.link.left(election.clone(), listener);
         }
         if let (Event::Overrun { token }, OnOverrun::Exit) = (event, self.on_overrun) {
             exit_for_overrun(election, token.number());

@@ -196,8 +196,9 @@ pub fn stop_election(env: Env, name: String, operation: u32) -> Result<()> {
     cluster::runtime().spawn(async move {
         if last {
             election.stopped().await;
+        } else {
+            reply.left(election.name().clone(), listener);
         }
-        reply.left(election.name().clone(), listener);
         reply.done(operation, Done::Nothing);
     });
     Ok(())

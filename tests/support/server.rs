@@ -42,7 +42,7 @@ impl Kind {
             .find(|file| file.is_file())
             .ok_or_else(|| {
                 format!(
-                    "there is no {} here: npm run setup brings it, or set {} to it",
+                    "there is no {} here: npm test brings it, or set {} to it",
                     self.program(),
                     self.variable()
                 )

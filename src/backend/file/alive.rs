@@ -73,6 +73,10 @@ impl Witness {
         Some(Self { file, path })
     }
 
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     pub fn saw_death(&self) -> bool {
         // Shared, so that two followers that look at once do not mistake each other for the leader.
         if self.file.try_lock_shared().is_err() {

@@ -12,6 +12,7 @@
 //! A lease is free when its record says so, when its leader's process is dead, or when the record did
 //! not change for its whole duration by the observer's own clock. No time stamp is ever compared.
 
+mod alarm;
 mod alive;
 mod chain;
 mod filesystem;

@@ -6,13 +6,14 @@
 //! see that a leader whose process lives still renews.
 
 use std::collections::HashMap;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
+use super::alarm::Alarm;
 use super::alive::Witness;
 use super::record::Record;
 use super::{Store, chain, file_name, lock};
@@ -21,10 +22,9 @@ use crate::backend::watchers::{Listening, Watchers};
 use crate::clock::Moment;
 use crate::lease::{ElectionName, Hint};
 
-/// How soon a release or a death is seen.
-const ROUND: Duration = Duration::from_millis(10);
 /// A hung leader's followers know since when its record has not changed to within this part of the lease.
 const LOOKS_PER_LEASE: u32 = 20;
+const SHORTEST_PACE: Duration = Duration::from_millis(10);
 /// How often an election that nobody leads is looked at: the bell tells of a new leader before that.
 const IDLE_LOOK: Duration = Duration::from_millis(250);
 
@@ -83,7 +83,7 @@ impl Poller {
                 }
             }
             rounds.next();
-            thread::sleep(ROUND);
+            rounds.alarm.wait();
         }
     }
 }
@@ -108,6 +108,7 @@ struct Rounds<'a> {
     elections: HashMap<String, Watched>,
     witnesses: HashMap<String, Witness>,
     bell: Bell,
+    alarm: Alarm,
 }
 
 struct Watched {
@@ -131,11 +132,13 @@ impl<'a> Rounds<'a> {
             elections: HashMap::new(),
             witnesses: HashMap::new(),
             bell: Bell::at_end(store.bell()),
+            alarm: Alarm::new(),
         }
     }
 
     fn next(&mut self) {
         self.follow_watchers();
+        self.alarm.set(&self.bell.path);
         match self.bell.listen() {
             Rung::No => {}
             Rung::For(names) => {
@@ -218,6 +221,7 @@ impl<'a> Rounds<'a> {
             if !self.witnesses.contains_key(process)
                 && let Some(witness) = Witness::of(&self.store.root, process)
             {
+                self.alarm.set(witness.path());
                 self.witnesses.insert(process.clone(), witness);
             }
         }
@@ -266,7 +270,7 @@ impl Watched {
                         valid_for: remaining,
                     },
                 );
-                self.pace = (held.duration / LOOKS_PER_LEASE).max(ROUND);
+                self.pace = (held.duration / LOOKS_PER_LEASE).max(SHORTEST_PACE);
                 self.alive = Some(held.alive);
             }
             Ok(Record::Free { .. }) => {
@@ -295,6 +299,8 @@ enum Rung {
 
 impl Bell {
     fn at_end(path: PathBuf) -> Self {
+        // A bell that is there can be waited for. Without it, changes are seen a little later.
+        let _ = OpenOptions::new().append(true).create(true).open(&path);
         let meta = fs::metadata(&path).ok();
         Self {
             read_to: meta.as_ref().map_or(0, fs::Metadata::len),

@@ -14,6 +14,9 @@ use crate::backend::watchers::{Listening, Watchers};
 use crate::backend::{BackendError, Hints};
 use crate::lease::{ElectionName, Hint, Token};
 
+/// After so many timeouts without a message the server is asked whether it is still there: a subscription
+/// that is dead costs time only, since followers still ask when the lease they know of ends.
+const QUIET_TIMEOUTS: u32 = 4;
 /// The first wait before it connects again. It doubles up to the time that a connection may take.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 
@@ -125,7 +128,8 @@ impl Listener {
                 }
                 () = self.watchers.changed() => {}
                 // A connection whose other end vanished looks like one on which nothing happens.
-                () = sleep(self.link.request_timeout) => {
+                // Renewals of a leader are heard more often than this.
+                () = sleep(self.link.request_timeout * QUIET_TIMEOUTS) => {
                     self.bounded(sink.ping::<redis::Value>()).await?;
                 }
             }
