@@ -243,13 +243,20 @@ test("after stopCluster nothing of ours is left on the process", async () => {
   assert.equal(stdout, "0,0,0 1,1,1 0,0,0\n");
 });
 
-test("a local cluster handles no signal and no exit", posix, async () => {
-  const program = new Program(
-    `${LEADS} setImmediate(() => say(["exit", "SIGTERM", "SIGINT"].map((n) => process.listenerCount(n))));
+test(
+  "a lone instance without a configuration ends as one of many does: its callbacks run",
+  posix,
+  async () => {
+    const program = new Program(
+      `whenLeader(() => say("leads"), async () => {
+       await new Promise((resolve) => setTimeout(resolve, 100));
+       say("deregistered");
+     });
      setInterval(() => {}, 1000);`,
-  );
-  await program.said("0,0,0");
-  program.kill("SIGTERM");
-  const { signal, stdout } = await program.ended;
-  assert.deepEqual([signal, stdout], ["SIGTERM", "leads\n0,0,0\n"]);
-});
+    );
+    await program.said("leads");
+    program.kill("SIGTERM");
+    const { signal, stdout } = await program.ended;
+    assert.deepEqual([signal, stdout], ["SIGTERM", "leads\nderegistered\n"]);
+  },
+);

@@ -400,7 +400,7 @@ test("a worker joins the cluster that its process runs, whatever configuration i
   assert.equal(environment.useCluster().isLeader(), true);
 });
 
-test("only the main thread of a native cluster watches for exits, until it is stopped", async () => {
+test("only the main thread watches for exits, until its cluster is stopped", async () => {
   for (const isMainThread of [true, false]) {
     let watching = 0;
     const watchExit = () => {
@@ -411,6 +411,8 @@ test("only the main thread of a native cluster watches for exits, until it is st
     };
     const local = lonely({ watchExit, isMainThread });
     await local.environment.startCluster();
+    assert.equal(watching, isMainThread ? 1 : 0);
+    await local.environment.stopCluster();
     assert.equal(watching, 0);
     const { environment, logger } = lonely({ watchExit, isMainThread });
     await environment.startCluster(CONFIG, logger);

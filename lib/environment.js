@@ -383,6 +383,13 @@ class Environment {
         () => plan.info?.instanceId ?? this.#defaultInstanceId(),
         plan.info ?? undefined,
       );
+      // A lone instance ends as one of many does: its callbacks run.
+      this.#watchExit({
+        releaseNow: () => {},
+        stopTimeout: provider.info.stopTimeout,
+        signals: plan.info?.signals ?? true,
+        keepAlive: plan.info?.keepAlive ?? false,
+      });
       this.#run(plan, provider);
       return Promise.resolve();
     }
@@ -425,27 +432,18 @@ class Environment {
   #nativeProvider(info) {
     const native = this.#native;
     const { isMainThread } = this.#world;
-    const letGo = info.keepAlive ? hold() : () => {};
-    let unwatchExit = () => {};
-    if (isMainThread) {
-      unwatchExit = this.#world.watchExit({
-        releaseNow: () => {
-          try {
-            native.releaseAllNow(info.renewInterval / RELEASE_TRIES);
-          } catch (err) {
-            this.log.warn("the lease could not be released, and runs out by itself", { err });
-          }
-        },
-        stop: () => this.stopCluster(),
-        stopTimeout: info.stopTimeout,
-        signals: info.signals,
-        log: this.log,
-      });
-    }
-    this.#onStop = () => {
-      unwatchExit();
-      letGo();
-    };
+    this.#watchExit({
+      releaseNow: () => {
+        try {
+          native.releaseAllNow(info.renewInterval / RELEASE_TRIES);
+        } catch (err) {
+          this.log.warn("the lease could not be released, and runs out by itself", { err });
+        }
+      },
+      stopTimeout: info.stopTimeout,
+      signals: info.signals,
+      keepAlive: info.keepAlive,
+    });
     return {
       info,
       join: (name) => native.joinElection(name),
@@ -453,6 +451,22 @@ class Environment {
       stop: async () => {
         if (isMainThread) await native.stopCluster();
       },
+    };
+  }
+
+  /**
+   * Until the cluster stops. Only the main thread hears of signals and of the process's end.
+   *
+   * @param {{ releaseNow: () => void, stopTimeout: number, signals: boolean, keepAlive: boolean }} how
+   */
+  #watchExit({ keepAlive, ...ways }) {
+    const letGo = keepAlive ? hold() : () => {};
+    const unwatch = this.#world.isMainThread
+      ? this.#world.watchExit({ ...ways, stop: () => this.stopCluster(), log: this.log })
+      : () => {};
+    this.#onStop = () => {
+      unwatch();
+      letGo();
     };
   }
 
