@@ -286,6 +286,12 @@ pub async fn start(config: Config) -> Result<Arc<Cluster>, StartError> {
         cluster.store.backend().close().await;
         return Err(StartError::Store(error));
     }
+    tracing::info!(
+        instance = %cluster.instance,
+        store = cluster.describe(),
+        remark = cluster.store.backend().remark(),
+        "takes part in the elections of this store"
+    );
     tokio::spawn(watch_for_suspensions(Arc::downgrade(&cluster)));
     *locked(&RUNNING) = Some(cluster.clone());
     Ok(cluster)

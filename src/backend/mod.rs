@@ -246,6 +246,11 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
     /// Which store this is, for logs and errors. Never a password.
     fn describe(&self) -> String;
 
+    /// What whoever chose this store should know, said once at start.
+    fn remark(&self) -> Option<&'static str> {
+        None
+    }
+
     /// Words that follow "must" if this store cannot hold an election of that name.
     fn check_name(&self, _election: &ElectionName) -> Result<(), String> {
         Ok(())

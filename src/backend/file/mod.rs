@@ -165,6 +165,10 @@ impl Backend for FileStore {
         format!("the embedded store in {}", self.store.root.display())
     }
 
+    fn remark(&self) -> Option<&'static str> {
+        Some("it elects among the processes of this machine only")
+    }
+
     fn check_name(&self, election: &ElectionName) -> Result<(), String> {
         let length = ELECTION_PREFIX.len() + file_name(election).len();
         if length > LONGEST_FILE_NAME {
