@@ -59,18 +59,16 @@ test("the lease is kept until the callbacks of every thread have ended", async (
     const worker = spawn(\`
       whenLeader(() => parent.postMessage("fn"), async () => {
         await new Promise((resolve) => setTimeout(resolve, 1000));
-        parent.postMessage("ended");
+        parent.postMessage(Date.now());
       });
       setInterval(() => {}, 1000);\`);
     await once(worker, "message");
-    const order = [];
-    const ended = once(worker, "message").then(() => order.push("callback"));
+    const ended = once(worker, "message");
     await stopCluster();
-    order.push("released");
-    await ended;
-    say(order.join());
+    const released = Date.now();
+    say((await ended)[0] <= released);
     worker.terminate();`);
-  assert.deepEqual(lines, ["callback,released"]);
+  assert.deepEqual(lines, ["true"]);
 });
 
 test("a worker that stops leaves the term to the others", async () => {
