@@ -167,8 +167,17 @@ const KNOWN: &[Known] = &[
 /// The code of a record that no election wrote.
 pub(super) const BAD_RECORD: &str = "bad-record";
 
-/// `sent`: whether the request may have reached the server.
-pub(super) fn meaning(error: &RedisError, place: &str, sent: bool) -> BackendError {
+/// How far things had come when they failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// No connection was ever made: the URL may be wrong.
+    NeverConnected,
+    Connecting,
+    /// The request may have reached the server.
+    Sent,
+}
+
+pub(super) fn meaning(error: &RedisError, place: &str, stage: Stage) -> BackendError {
     let text = words_of(error);
     let answered = error.kind() != ErrorKind::Io;
     if answered && text.contains("WRONGTYPE") {
@@ -205,10 +214,10 @@ pub(super) fn meaning(error: &RedisError, place: &str, sent: bool) -> BackendErr
                  with &cert=<file>&key=<file> if the server wants one"
             ),
         ),
-        _ if sent && error.is_timeout() => {
+        _ if stage == Stage::Sent && error.is_timeout() => {
             BackendError::ambiguous("timeout", format!("{place} did not answer in time"))
         }
-        _ if sent => BackendError::ambiguous(
+        _ if stage == Stage::Sent => BackendError::ambiguous(
             "unreachable",
             format!("the connection to {place} broke before the answer came: {text}"),
         ),
@@ -216,14 +225,14 @@ pub(super) fn meaning(error: &RedisError, place: &str, sent: bool) -> BackendErr
             "unreachable",
             format!(
                 "{place} cannot be reached in time{}",
-                tls_advice(place, error)
+                tls_advice(place, error, stage)
             ),
         ),
         _ => BackendError::transient(
             "unreachable",
             format!(
                 "{place} cannot be reached: {text}{}",
-                tls_advice(place, error)
+                tls_advice(place, error, stage)
             ),
         ),
     }
@@ -234,10 +243,11 @@ fn is_about_certificates(text: &str) -> bool {
     words.iter().any(|word| text.contains(word))
 }
 
-/// A server that hangs up on a connection that was just made often expects the other protocol.
-fn tls_advice(place: &str, error: &RedisError) -> &'static str {
+/// A server that hangs up on the very first connection often expects the other protocol.
+fn tls_advice(place: &str, error: &RedisError, stage: Stage) -> &'static str {
     let encrypted = place.starts_with("rediss:") || place.starts_with("valkeys:");
     match encrypted {
+        _ if stage != Stage::NeverConnected => "",
         _ if error.is_connection_refusal() || place.starts_with("unix:") => "",
         true => ". If the server speaks no TLS, begin the URL with redis://",
         false if error.is_connection_dropped() => {

@@ -25,6 +25,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, ErrorKind, FromRedisValue, RedisError, Script};
 
 use self::address::Address;
+use self::failure::Stage;
 use self::listener::Listener;
 use super::{
     Attempt, Backend, BackendError, BadStore, Capabilities, ExpiryJudge, Hints, StoreOptions, Watch,
@@ -431,7 +432,12 @@ impl Link {
     }
 
     fn failure(&self, error: &RedisError, sent: bool) -> BackendError {
-        failure::meaning(error, &self.address.shown, sent)
+        let stage = match sent {
+            true => Stage::Sent,
+            false if self.lock().number == 0 => Stage::NeverConnected,
+            false => Stage::Connecting,
+        };
+        failure::meaning(error, &self.address.shown, stage)
     }
 
     fn current(&self) -> Option<(MultiplexedConnection, u64)> {
