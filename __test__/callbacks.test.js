@@ -535,3 +535,58 @@ test("nothing is left of a hundred thousand registrations that were removed", as
   }
   assert.equal(runs, 100);
 });
+
+test("fn does not run for a term that is over before the news of it came, and the lease is settled", async () => {
+  const { environment, cluster, election } = await startedWorld();
+  const { events } = record(environment);
+  const heard = [];
+  cluster.on("promoted", ({ token }) => heard.push(token));
+  const wait = cluster.waitUntilLeader();
+  election.promoteLate(1);
+  await settle();
+  assert.deepEqual([events, heard], [[], []]);
+  election.demote("expired");
+  await settle();
+  assert.deepEqual(election.settledTokens, [1]);
+  election.promote(2);
+  assert.equal((await wait).token, 2);
+  await settle();
+  assert.deepEqual([events, heard], [["fn 2", "fn 2 ended"], [2]]);
+});
+
+test("fn does not run if it is registered, or becomes due, after the term ended and before the news of it", async () => {
+  const { environment, cluster, election } = await startedWorld();
+  const slow = gate();
+  const first = record(environment, { deregistered: () => slow.promise });
+  election.promote(1);
+  await settle();
+  election.demote("taken");
+  election.promote(2);
+  await settle();
+  election.leads = false; // The process was frozen; `demoted` is still to come.
+  const late = record(environment);
+  const wait = cluster.waitUntilLeader();
+  slow.open();
+  await settle();
+  assert.deepEqual(first.events.slice(-2), ["deregistered 1 taken", "deregistered 1 ended"]);
+  assert.deepEqual(late.events, []);
+  election.demote("expired");
+  await settle();
+  assert.deepEqual(first.events.slice(-1), ["deregistered 1 ended"]);
+  election.promote(3);
+  assert.equal((await wait).token, 3);
+  await settle();
+  assert.deepEqual(first.events.slice(-2), ["fn 3", "fn 3 ended"]);
+  assert.deepEqual(late.events, ["fn 3", "fn 3 ended"]);
+});
+
+test("a listener that takes longer than the lease keeps fn from running", async () => {
+  const { environment, cluster, election } = await startedWorld();
+  const { events } = record(environment);
+  cluster.on("promoted", () => {
+    election.leads = false;
+  });
+  election.promote(1);
+  await settle();
+  assert.deepEqual(events, []);
+});

@@ -58,6 +58,12 @@ class FakeElection {
     this.native.dispatch({ type: "promoted", election: this.name, token, traceId: "ab" });
   }
 
+  /** The term was over before the news of it was delivered. */
+  promoteLate(token = this.token + 1) {
+    this.token = token;
+    this.native.dispatch({ type: "promoted", election: this.name, token, traceId: "ab" });
+  }
+
   demote(reason = "taken") {
     this.leads = false;
     this.native.dispatch({ type: "demoted", election: this.name, token: this.token, reason });

@@ -129,6 +129,41 @@ test("a blocked event loop keeps the lease until stallTimeout, and no longer", a
   assert.equal(tokens(leader).length, 1);
 });
 
+test("a term that ended while the event loop was blocked is no reason to run fn", async () => {
+  const { stdout, stderr, code } = await runProgram(
+    `const cluster = useCluster();
+     cluster.on("promoted", ({ token }) => say("promoted", cluster.isLeader()));
+     whenLeader(() => say("fn", cluster.isLeader()), ({ reason }) => say("deregistered", reason));
+     startCluster().then(() => {
+       // Granted and given up again before this thread hears of anything.
+       for (const end = Date.now() + 4000; Date.now() < end; );
+       cluster.waitUntilLeader().then(() => process.exit());
+     });`,
+    { config: { ...CONFIG, stallTimeout: 1000 } },
+  );
+  assert.equal(code, 0, stderr);
+  assert.deepEqual(stdout.split("\n"), ["promoted true", "fn true", ""]);
+});
+
+test("callbacks that end after the stop of their election, but within their lease, overrun nothing", async () => {
+  const { stdout, stderr, code } = await runProgram(
+    `whenLeader(() => say("fn"), async () => {
+       await new Promise((resolve) => setTimeout(resolve, 800));
+       say("ended");
+     });
+     (async () => {
+       const cluster = await startCluster();
+       await cluster.waitUntilLeader();
+       await stopCluster();
+       say("stopped");
+       setTimeout(() => say("alive"), 4500);
+     })();`,
+    { config: { ...CONFIG, leaseDuration: 3000, stopTimeout: 200, onOverrun: "exit" } },
+  );
+  assert.equal(code, 0, stderr);
+  assert.deepEqual(stdout.split("\n"), ["fn", "stopped", "ended", "alive", ""]);
+});
+
 test("a clean stop hands over at once, after the callbacks", async (t) => {
   const { instances } = service(t, { config: { leaseDuration: 30_000, renewInterval: 10_000 } });
   const first = await leaderOf(instances);

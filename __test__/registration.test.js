@@ -21,10 +21,12 @@ function random(seed) {
   return { below: (limit) => Math.floor(next() * limit), chance: (part) => next() < part };
 }
 
-const SOURCE = { election: "e", instanceId: () => "i", remaining: () => 0 };
 const tick = () => new Promise((resolve) => setImmediate(resolve));
 
-/** Promotes, demotes and removes at random, while callbacks are slow or fail, and checks every call. */
+/**
+ * Promotes, lets expire, demotes and removes at random, while callbacks are slow or fail, and checks every
+ * call.
+ */
 async function runSchedule(seed) {
   const { below, chance } = random(seed);
   const say = (text) => `seed ${seed}: ${text}`;
@@ -66,6 +68,7 @@ async function runSchedule(seed) {
       enter(`fn ${term.token}`);
       assert.equal(removed, false, say("fn after the removal"));
       assert.equal(term.signal.aborted, false, say("fn of a term that is over"));
+      assert.notEqual(term.token, expired, say("fn of a term that is over, but not told of yet"));
       assert.equal(term.token, current, say("fn of a term that is not the newest"));
       assert.equal(ran.length, undone.length, say("fn before the last deregisteredFn"));
       ran.push(term.token);
@@ -97,13 +100,19 @@ async function runSchedule(seed) {
 
   let token = 0;
   let current = null;
+  let expired = null;
+  const source = {
+    election: "e",
+    instanceId: () => "i",
+    remaining: (asked) => (asked === expired ? 0 : 1),
+  };
   let settledUpTo = 0;
   const steps = [
     () => {
       if (current !== null) return;
       token += 1 + below(3);
       current = token;
-      registration.promoted(new Term(SOURCE, token, "trace"));
+      registration.promoted(new Term(source, token, "trace"));
     },
     () => {
       if (current === null) return;
@@ -116,6 +125,9 @@ async function runSchedule(seed) {
         assert.ok(running === null || !running.endsWith(` ${over}`), say("settled while running"));
         settledUpTo = Math.max(settledUpTo, over);
       });
+    },
+    () => {
+      if (chance(0.3)) expired = current;
     },
     () => pending.splice(below(pending.length || 1), 1)[0]?.(),
     () => tick(),

@@ -88,9 +88,8 @@ class Bridge {
       isLeader: raw.isLeaderFunction(name),
       remaining: (token) => (left ? 0 : raw.remaining(name, token)),
       leader,
-      settled: (token) => {
-        if (!left) raw.settled(name, token);
-      },
+      // Also after it was left: callbacks that outlive a stop are waited for, and told of.
+      settled: (token) => raw.settled(name, token),
       stepDown: (pause) => {
         if (!left) raw.stepDown(name, pause ?? undefined);
       },

@@ -60,9 +60,10 @@ class Cluster extends EventEmitter {
   async waitUntilLeader(options = {}) {
     const { timeout, signal } = checkWaitOptions(options);
     signal?.throwIfAborted();
-    if (this.isLeader() && this.#election?.term) {
+    const term = this.#election?.term;
+    if (term?.isCurrent()) {
       this.#environment.ledFor("waitUntilLeader()");
-      return this.#election.term;
+      return term;
     }
     if (this.#election?.stopping) throw this.#stoppedError();
     /** @type {(() => void)[]} */
@@ -145,6 +146,7 @@ class Cluster extends EventEmitter {
    * @param {Term} term
    */
   static endWait(cluster, term) {
+    if (!term.isCurrent()) return false; // A listener of another cluster object took too long.
     const waiters = [...cluster.#waiters];
     for (const { resolve } of waiters) resolve(term);
     return waiters.length > 0;

@@ -5,6 +5,9 @@
 // order of registration. When it ends: isLeader() is false, every signal is aborted, `demoted` is
 // emitted, then every deregisteredFn runs, and when the last of them has ended the source is told
 // (`settled`), which keeps the lease until then.
+//
+// Events can be late: a process may be frozen between the grant and the news of it. Whether a term still
+// lasts is therefore asked of the source, and a term that is over when the news comes never begins here.
 
 const { insideCallback } = require("./callbacks.js");
 const { ElectionError, LeadershipLostError } = require("./errors.js");
@@ -95,6 +98,7 @@ class Election {
   promoted(token, traceId) {
     if (this.stopping || this.#term?.token === token) return;
     if (this.#term !== null) this.#end("expired");
+    if (this.source.remaining(token) <= 0) return; // `demoted` is under way.
     const term = this.#newTerm(token, traceId);
     this.#term = term;
     this.standing.leading = true;
@@ -124,7 +128,7 @@ class Election {
     this.#registrations.add(registration);
     // Not before the caller has got what removes it.
     queueMicrotask(() => {
-      if (this.#term !== null) {
+      if (this.#term?.isCurrent()) {
         registration.promoted(this.#newTerm(this.#term.token, this.#term.traceId));
       }
     });

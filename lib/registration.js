@@ -3,7 +3,8 @@
 // A registration is told of terms at once (`promoted`, `lost`), and runs its callbacks one after the
 // other (`advance`): deregisteredFn waits for a pending fn, and the next fn for a pending deregisteredFn.
 // For each fn that ran, deregisteredFn runs exactly once. If several terms pass while a callback is
-// pending, only the newest is of interest. It knows no clock, no election and no log.
+// pending, only the newest is of interest. A term that is over by the time its fn is due is passed over:
+// the news of its end is late. It knows no clock, no election and no log.
 
 const { runCallback } = require("./callbacks.js");
 const { Term } = require("./term.js");
@@ -102,8 +103,9 @@ class Registration {
       if (term === null) {
         if (this.#next === null) break;
         const next = this.#next;
-        this.#current = next;
         this.#next = null;
+        if (!next.isCurrent()) break;
+        this.#current = next;
         this.#run("fn", next, () => fn(next));
       } else {
         if (!term.signal.aborted) break;
