@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 
-use crate::backend::{self, Backend, BackendError, StoreOptions};
+use crate::backend::{self, Backend, BackendError, StoreOptions, UNSUITABLE, without_password};
 use crate::campaign::{Campaign, Command, Event, Store, Tell, draw_owner, random_u64};
 use crate::candidate::Rules;
 use crate::clock::{Clock, SystemClock};
-use crate::config::{Config, Kind, without_password};
+use crate::config::{Config, Kind};
 use crate::lease::{ElectionName, FailureKind, InstanceId, Leader, LossReason, Token};
 use crate::term::Term;
 
@@ -114,26 +114,10 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// The cluster of a configuration, not yet prepared.
+    /// The cluster of a configuration, not yet prepared: nothing is touched or sent.
     fn open(config: Config) -> Result<Arc<Self>, StartError> {
-        let Kind::Store { url, min_replicas } = &config.kind else {
-            return Err(StartError::Config("a local cluster needs no store".into()));
-        };
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let url = url.as_deref().unwrap_or(DEFAULT_STORE);
-        let options = StoreOptions {
-            base_dir: config.base_dir.clone(),
-            min_replicas: *min_replicas,
-            connect_timeout: config.timing.campaign_limit(),
-            request_timeout: config.timing.campaign_limit(),
-        };
-        let backend = backend::open(url, &options, clock.clone()).map_err(|bad| {
-            let shown = without_password(url);
-            StartError::Config(format!(
-                "{} must {}; store is {shown:?}",
-                bad.parameter, bad.rule
-            ))
-        })?;
+        let backend = open_backend(&config, &clock)?;
         Self::with_backend(config, backend, clock)
     }
 
@@ -256,6 +240,39 @@ impl Cluster {
     }
 }
 
+/// The one place that knows which kind of cluster has which backend.
+fn open_backend(config: &Config, clock: &Arc<dyn Clock>) -> Result<Arc<dyn Backend>, StartError> {
+    match &config.kind {
+        Kind::Local => Err(StartError::Config(
+            "a LocalCluster has no store to be opened".into(),
+        )),
+        Kind::Store { url, min_replicas } => {
+            let url = url.as_deref().unwrap_or(DEFAULT_STORE);
+            let options = StoreOptions {
+                base_dir: config.base_dir.clone(),
+                min_replicas: *min_replicas,
+                connect_timeout: config.timing.campaign_limit(),
+                request_timeout: config.timing.campaign_limit(),
+            };
+            backend::open(url, &options, clock.clone()).map_err(|bad| {
+                let shown = without_password(url);
+                StartError::Config(format!(
+                    "{} must {}; store is {shown:?}",
+                    bad.parameter, bad.rule
+                ))
+            })
+        }
+    }
+}
+
+/// Says what is wrong with a configuration as far as that can be known without the store.
+pub fn check(config: &Config) -> Result<(), StartError> {
+    match config.kind {
+        Kind::Local => Ok(()),
+        Kind::Store { .. } => Cluster::open(config.clone()).map(|_| ()),
+    }
+}
+
 /// The cluster of this process, and whether it is being started.
 static RUNNING: Mutex<Option<Arc<Cluster>>> = Mutex::new(None);
 static STARTING: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
@@ -284,7 +301,10 @@ pub async fn start(config: Config) -> Result<Arc<Cluster>, StartError> {
         && error.kind == FailureKind::Fatal
     {
         cluster.store.backend().close().await;
-        return Err(StartError::Store(error));
+        return Err(match error.code {
+            UNSUITABLE => StartError::Config(error.message),
+            _ => StartError::Store(error),
+        });
     }
     tracing::info!(
         instance = %cluster.instance,

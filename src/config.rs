@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
+use crate::backend::without_password;
 use crate::candidate::OnRenewError;
-use crate::lease::{ElectionName, InstanceId};
+use crate::lease::{ElectionName, InstanceId, LONGEST_LEASE};
 use crate::timing::{DEFAULT_LEASE, DEFAULT_RENEW, Timing};
 
 /// The longest part of a bad value that an error repeats.
@@ -21,7 +22,7 @@ const MISSPELT: usize = 3;
 const FOREIGN_VALUE: &str = "$value";
 
 /// A validated configuration of one process.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     pub kind: Kind,
     pub election: ElectionName,
@@ -40,11 +41,9 @@ pub struct Config {
     pub base_dir: PathBuf,
     /// To be said once, when the cluster starts.
     pub warnings: Vec<String>,
-    /// Two configurations with the same text are the same.
-    text: String,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub enum Kind {
     /// Always the leader, without any store.
     Local,
@@ -53,6 +52,20 @@ pub enum Kind {
         url: Option<String>,
         min_replicas: Option<u32>,
     },
+}
+
+impl fmt::Debug for Kind {
+    /// Without the password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Local => f.write_str("Local"),
+            Self::Store { url, min_replicas } => f
+                .debug_struct("Store")
+                .field("url", &url.as_deref().map(without_password))
+                .field("min_replicas", min_replicas)
+                .finish(),
+        }
+    }
 }
 
 /// What happens when the callbacks of a lost term do not end before its lease does.
@@ -102,8 +115,13 @@ impl Config {
         Ok(config)
     }
 
+    /// Whether both mean the same, in whatever words and from whatever file.
     pub fn same_as(&self, other: &Self) -> bool {
-        self.text == other.text && self.base_dir == other.base_dir
+        let said = |config: &Self| Self {
+            warnings: Vec::new(),
+            ..config.clone()
+        };
+        said(self) == said(other)
     }
 
     /// The name of this kind of cluster in a configuration.
@@ -316,10 +334,17 @@ impl Section {
             Some("exit") => OnOverrun::Exit,
             _ => OnOverrun::Warn,
         };
+        if let Some(logger) = self.values.get("logger") {
+            return Err(self.bad(
+                "logger",
+                logger,
+                "be an object with the functions error, warn and info, given to startCluster()",
+            ));
+        }
         let stop_timeout = self
-            .millis("stopTimeout")?
+            .up_to_a_day("stopTimeout")?
             .unwrap_or_else(|| timing.default_stop_timeout());
-        let stall_timeout = match self.millis("stallTimeout")? {
+        let stall_timeout = match self.up_to_a_day("stallTimeout")? {
             None => Some(timing.default_stall_timeout()),
             Some(Duration::ZERO) => None,
             Some(limit) if limit < timing.renew_interval() => {
@@ -333,12 +358,13 @@ impl Section {
         };
         if timing.leaves_little_room() {
             self.warnings.push(format!(
-                "{}.renewInterval is more than half of leaseDuration: two clocks may then differ in rate by {:.0} % only; a third of leaseDuration is usual",
+                "{}: a leader trusts its lease for {} of {} ms, so two clocks may differ in rate by {:.0} % only; a renewInterval of a third of leaseDuration, without a leadLimit, leaves 20 %",
                 self.place,
+                timing.lead_limit(timing.lease()).as_millis(),
+                timing.lease().as_millis(),
                 (timing.drift_allowed() * 100.0).floor()
             ));
         }
-        let text = Value::Object(self.values.clone()).to_string();
         Ok(Config {
             kind,
             election: ElectionName::new(&election).expect("checked above"),
@@ -353,7 +379,6 @@ impl Section {
             keep_alive: self.boolean("keepAlive")?.unwrap_or(false),
             base_dir: base_dir.to_path_buf(),
             warnings: self.warnings,
-            text,
         })
     }
 
@@ -419,6 +444,15 @@ impl Section {
         Ok(self
             .number(parameter, "a whole number of milliseconds")?
             .map(Duration::from_millis))
+    }
+
+    fn up_to_a_day(&self, parameter: &str) -> Result<Option<Duration>, ConfigError> {
+        let duration = self.millis(parameter)?;
+        if duration.is_some_and(|duration| duration > LONGEST_LEASE) {
+            let rule = format!("be at most {} ms (24 hours)", LONGEST_LEASE.as_millis());
+            return Err(self.bad(parameter, &self.values[parameter], &rule));
+        }
+        Ok(duration)
     }
 
     fn number(&self, parameter: &str, what: &str) -> Result<Option<u64>, ConfigError> {
@@ -494,9 +528,10 @@ fn known_type(name: &str) -> Option<&'static str> {
         .find(|known| *known == strip_type(name))
 }
 
-/// Of a service that is surely meant to be a cluster, so that a slip in its type is not passed over.
+/// Of a service that is surely meant to be one of our clusters, so that a slip in its type is not passed over.
 fn looks_like_ours(name: &str) -> bool {
-    strip_type(name).ends_with("Cluster")
+    let known = TYPES.iter().map(|(known, _)| *known);
+    !did_you_mean(strip_type(name), known).is_empty()
 }
 
 fn type_names() -> String {
@@ -525,6 +560,9 @@ fn shown(value: &Value) -> String {
     }
     let text = match value {
         Value::String(text) => format!("{:?}", without_password(text)),
+        // What is in it may be a secret.
+        Value::Object(_) => "an object".to_string(),
+        Value::Array(_) => "an array".to_string(),
         other => other.to_string(),
     };
     if text.chars().count() > SHOWN_VALUE {
@@ -532,20 +570,6 @@ fn shown(value: &Value) -> String {
         return format!("{start}... ({} characters)", text.chars().count());
     }
     text
-}
-
-/// `scheme://user:secret@host` becomes `scheme://user:***@host`.
-pub(crate) fn without_password(text: &str) -> String {
-    let Some((scheme, rest)) = text.split_once("://") else {
-        return text.to_string();
-    };
-    match rest.rsplit_once('@') {
-        Some((user, host)) => {
-            let user = user.split(':').next().unwrap_or_default();
-            format!("{scheme}://{user}:***@{host}")
-        }
-        None => text.to_string(),
-    }
 }
 
 /// `${NAME}` becomes the environment's value, `$${` a plain `${`.
@@ -646,7 +670,7 @@ mod tests {
         for json in [
             "{}",
             r#"{ "services": {} }"#,
-            r#"{ "services": { "a": { "type": "Store" } } }"#,
+            r#"{ "services": { "a": { "type": "Acme/KafkaCluster" } } }"#,
         ] {
             assert!(parse(json).unwrap_err().no_cluster, "{json}");
         }
@@ -724,6 +748,14 @@ mod tests {
                 "leadLimit must be at most 14750 ms",
             ),
             (r#""stallTimeout": 10"#, "stallTimeout must be 0 (off)"),
+            (
+                r#""stopTimeout": 3000000000"#,
+                "stopTimeout must be at most 86400000 ms (24 hours), not 3000000000",
+            ),
+            (
+                r#""logger": "pino""#,
+                "logger must be an object with the functions",
+            ),
         ] {
             let message = refused(&cluster(parameters));
             assert!(message.contains(words), "{parameters}: {message}");
@@ -739,7 +771,7 @@ mod tests {
             refused(r#"{ "cluster": { "type": "StoreClutser" } }"#)
                 .contains("did you mean StoreCluster?")
         );
-        assert!(refused(r#"{ "cluster": [] }"#).contains("not []"));
+        assert!(refused(r#"{ "cluster": [] }"#).contains("not an array"));
         assert!(refused("{").contains("test.json: not valid JSON"));
     }
 
@@ -765,11 +797,18 @@ mod tests {
 
     #[test]
     fn a_password_is_never_repeated() {
-        assert_eq!(
-            without_password("redis://u:p@ss:w@h:1/0"),
-            "redis://u:***@h:1/0"
-        );
-        assert_eq!(without_password("file:/tmp"), "file:/tmp");
+        for (parameters, place) in [
+            (r#""store": { "url": "redis://:hunter2@h" }"#, "an object"),
+            (r#""store": ["redis://:hunter2@h"]"#, "an array"),
+            (r#""leaseName": " redis://u:hunter2@h""#, "leaseName"),
+            (r#""onOverrun": "redis://u:hunter2@h""#, "onOverrun"),
+        ] {
+            let message = refused(&cluster(parameters));
+            assert!(message.contains(place), "{message}");
+            assert!(!message.contains("hunter2"), "{message}");
+        }
+        let config = parse(&cluster(r#""store": "redis://:hunter2@h""#)).unwrap();
+        assert!(!format!("{config:?}").contains("hunter2"));
     }
 
     #[test]

@@ -60,7 +60,7 @@ pub struct BadTiming {
 }
 
 impl Timing {
-    /// `lead_limit` shortens S; `None` is the formula of [`Timing::lead_limit`].
+    /// `lead_limit` sets S; `None` is the formula of [`Timing::lead_limit`].
     pub fn new(
         lease: Duration,
         renew: Duration,
@@ -148,9 +148,10 @@ impl Timing {
         (lease - limit) / (lease + limit)
     }
 
-    /// Said aloud when the configuration starts: R above L/2 leaves clocks less room than is usual.
+    /// Said aloud when the configuration starts: clocks have less room than a `renewInterval` of half the
+    /// lease would leave them.
     pub fn leaves_little_room(&self) -> bool {
-        self.renew * 2 > self.lease
+        self.lead_limit > (self.lease + self.lease / 2) / 2
     }
 
     /// How long an attempt to get the lease may take. Longer than R, and one request that vanished

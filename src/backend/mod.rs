@@ -167,6 +167,9 @@ pub struct Attempt<'a> {
     pub term: Option<Token>,
 }
 
+/// The code of a fatal error that only another configuration cures: this store cannot work in this place.
+pub const UNSUITABLE: &str = "unsuitable";
+
 /// A failure, in words for the person who reads them at night.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BackendError {

@@ -6,10 +6,11 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
+use std::io::Write;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use napi::bindgen_prelude::{Function, Unknown};
 use napi::threadsafe_function::{ThreadsafeFunction, ThreadsafeFunctionCallMode};
@@ -17,7 +18,7 @@ use napi::{Env, Status};
 use napi_derive::napi;
 
 use super::logs::{self, LogRecord};
-use super::{ClusterInfo, from_token};
+use super::{ClusterInfo, STORE, from_token};
 use crate::campaign::Event;
 use crate::clock::{Clock, Moment, SystemClock};
 use crate::cluster::{self, Cluster, Election, Listener, ListenerId, StartError};
@@ -29,6 +30,9 @@ use crate::term::Term;
 const LOOKS_PER_STALL_TIMEOUT: u32 = 4;
 /// The exit code of a process whose work outlived its lease (BSD's `EX_SOFTWARE`).
 const EXIT_OVERRUN: i32 = 70;
+
+/// How long an ending process waits until its last words are written.
+const PATIENCE_FOR_STDERR: Duration = Duration::from_millis(200);
 
 /// What JavaScript's dispatcher gets: `type` says which of the others are there.
 #[napi(object)]
@@ -53,7 +57,8 @@ pub struct JsEvent {
 pub enum Done {
     Nothing,
     Info(Box<ClusterInfo>),
-    Failed(&'static str, String),
+    /// The class of the error, the store's own word for it, and the message.
+    Failed(&'static str, Option<&'static str>, String),
 }
 
 enum Message {
@@ -79,6 +84,8 @@ pub struct Link {
     turning: AtomicBool,
     seats: Mutex<Vec<(Arc<Election>, ListenerId)>>,
     stalled: AtomicBool,
+    /// Counts the watchdogs of the event loop; only the last one goes on.
+    watchdog: AtomicU64,
 }
 
 thread_local! {
@@ -91,7 +98,6 @@ pub struct Environment {
     seats: HashMap<ElectionName, Rc<Seat>>,
     /// Given up, but with callbacks that have not ended.
     leaving: Vec<Rc<Seat>>,
-    watched: bool,
 }
 
 /// This environment's part in one election.
@@ -149,13 +155,13 @@ impl Environment {
             turning: AtomicBool::new(false),
             seats: Mutex::default(),
             stalled: AtomicBool::new(false),
+            watchdog: AtomicU64::new(0),
         });
         logs::listen(&link, log_level);
         let here = Self {
             link,
             seats: HashMap::new(),
             leaving: Vec::new(),
-            watched: false,
         };
         HERE.with_borrow_mut(|all| all.insert(key, here));
         env.add_env_cleanup_hook(key, detach)?;
@@ -200,9 +206,11 @@ impl Environment {
     }
 
     pub fn join(&mut self, cluster: &Arc<Cluster>, name: &ElectionName) -> Result<(), StartError> {
-        let seat = self.seats.get(name);
-        if seat.is_some_and(|seat| !seat.election.is_stopping()) {
-            return Ok(());
+        if let Some(seat) = self.seats.get(name).cloned() {
+            if !seat.election.is_stopping() {
+                return Ok(());
+            }
+            self.leave(name, seat.listener);
         }
         let election = cluster.election(name)?;
         let ear = Ear {
@@ -210,7 +218,14 @@ impl Environment {
             on_overrun: cluster.config().on_overrun,
         };
         let listener = election.join(Arc::new(ear));
-        self.link.seats().push((election.clone(), listener));
+        let is_first = {
+            let mut seats = self.link.seats();
+            seats.push((election.clone(), listener));
+            seats.len() == 1
+        };
+        if is_first && let Some(limit) = cluster.config().stall_timeout {
+            Link::watch_loop(&self.link, limit);
+        }
         let default_pause = cluster.config().timing.default_pause();
         let seat = Seat {
             election,
@@ -219,12 +234,6 @@ impl Environment {
             term: RefCell::default(),
         };
         self.seats.insert(name.clone(), Rc::new(seat));
-        if let Some(limit) = cluster.config().stall_timeout
-            && !self.watched
-        {
-            self.watched = true;
-            cluster::runtime().spawn(watch_loop(self.link.clone(), limit));
-        }
         Ok(())
     }
 }
@@ -263,21 +272,58 @@ impl Link {
         self.send(Message::Left(election, listener));
     }
 
+    /// Tells the elections when the event loop did not turn for `limit`, and when it turns again, as long as
+    /// there are any.
+    fn watch_loop(link: &Arc<Self>, limit: Duration) {
+        let link = link.clone();
+        let number = link.watchdog.fetch_add(1, Ordering::SeqCst) + 1;
+        let goes_on = move |link: &Self| {
+            let last = link.watchdog.load(Ordering::SeqCst) == number;
+            last && !link.is_gone() && !link.seats().is_empty()
+        };
+        link.turned
+            .store(SystemClock.now().as_nanos(), Ordering::SeqCst);
+        cluster::runtime().spawn(async move {
+            while goes_on(&link) {
+                if !link.turning.swap(true, Ordering::SeqCst) {
+                    link.send(Message::Turn);
+                }
+                tokio::time::sleep(limit / LOOKS_PER_STALL_TIMEOUT).await;
+                let turned = Moment::from_nanos(link.turned.load(Ordering::SeqCst));
+                if goes_on(&link) && SystemClock.now().since(turned) >= limit {
+                    link.set_stalled(true);
+                }
+            }
+        });
+    }
+
     fn set_stalled(&self, stalled: bool) {
         if self.stalled.swap(stalled, Ordering::SeqCst) != stalled {
-            for (election, listener) in self.seats().iter() {
-                election.stalled(*listener, stalled);
+            // Not under the lock: an election that tells of its end takes the two the other way round.
+            let seats = self.seats().clone();
+            for (election, listener) in seats {
+                election.stalled(listener, stalled);
             }
         }
     }
 }
 
 /// Tells JavaScript how an operation ended.
+#[derive(Clone)]
 pub struct Reply(Arc<Link>);
 
 impl Reply {
-    pub fn done(&self, operation: u32, how: Done) {
-        self.0.send(Message::Done(operation, how));
+    /// Runs an operation. One that panics has failed: whoever waits for it is told.
+    pub fn when_done(self, operation: u32, work: impl Future<Output = Done> + Send + 'static) {
+        let work = cluster::runtime().spawn(work);
+        cluster::runtime().spawn(async move {
+            let how = work.await.unwrap_or_else(|error| {
+                let message =
+                    format!("an operation of whenleader died ({error}). Please report this");
+                Done::Failed(STORE, None, message)
+            });
+            self.0.send(Message::Done(operation, how));
+        });
     }
 
     pub fn left(&self, election: ElectionName, listener: ListenerId) {
@@ -306,9 +352,15 @@ impl Listener for Ear {
 
 /// Ends the process from whatever thread this is, also while JavaScript is stuck in a loop.
 fn exit_for_overrun(election: &ElectionName, token: u64) -> ! {
-    eprintln!(
-        "whenleader: election {election}, term {token}: its callbacks still ran when its lease ended, so this process ends (onOverrun is \"exit\"). Make the work heed term.signal, or lengthen leaseDuration."
+    let line = format!(
+        "whenleader: election {election}, term {token}: its callbacks still ran when its lease ended, so this process ends (onOverrun is \"exit\"). Make the work heed term.signal, or lengthen leaseDuration.\n"
     );
+    // A pipe that nobody reads must not keep the process alive.
+    let writer = std::thread::spawn(move || std::io::stderr().write_all(line.as_bytes()));
+    let deadline = Instant::now() + PATIENCE_FOR_STDERR;
+    while !writer.is_finished() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(1));
+    }
     // SAFETY: always sound. The handlers of a normal exit could wait for the very thread that is stuck.
     unsafe { libc_exit(EXIT_OVERRUN) }
 }
@@ -353,8 +405,9 @@ fn deliver(key: usize, message: Message) -> JsEvent {
             match how {
                 Done::Nothing => {}
                 Done::Info(info) => event.info = Some(*info),
-                Done::Failed(code, message) => {
+                Done::Failed(code, reason, message) => {
                     event.code = Some(code.into());
+                    event.reason = reason.map(Into::into);
                     event.message = Some(message);
                 }
             }
@@ -449,20 +502,6 @@ fn detach(key: usize) {
     for seat in here.seats.values().chain(&here.leaving) {
         seat.term.borrow_mut().take();
         seat.election.gone(seat.listener);
-    }
-}
-
-/// Tells the elections when the event loop did not turn for `limit`, and when it turns again.
-async fn watch_loop(link: Arc<Link>, limit: Duration) {
-    while !link.is_gone() {
-        if !link.turning.swap(true, Ordering::SeqCst) {
-            link.send(Message::Turn);
-        }
-        tokio::time::sleep(limit / LOOKS_PER_STALL_TIMEOUT).await;
-        let turned = Moment::from_nanos(link.turned.load(Ordering::SeqCst));
-        if SystemClock.now().since(turned) >= limit {
-            link.set_stalled(true);
-        }
     }
 }
 

@@ -78,7 +78,9 @@ pub fn set_log_level(env: Env, level: String) {
 /// Reads a configuration without starting anything.
 #[napi(catch_unwind)]
 pub fn check_config(json: String, source: String, base_dir: String) -> Result<ClusterInfo> {
-    Ok(info(&parse(&json, &source, &base_dir)?, None))
+    let config = parse(&json, &source, &base_dir)?;
+    cluster::check(&config).map_err(|error| Error::new(CONFIG.to_string(), error.to_string()))?;
+    Ok(info(&config, None))
 }
 
 /// Starts this process's cluster, or joins it. `done` carries the `ClusterInfo` or the error.
@@ -97,16 +99,12 @@ pub fn start_cluster(
             "attach() comes first".to_string(),
         ));
     };
-    cluster::runtime().spawn(async move {
-        let result = cluster::start(config).await;
-        reply.done(
-            operation,
-            match result {
-                Ok(cluster) => Done::Info(Box::new(info(cluster.config(), Some(&cluster)))),
-                Err(error @ StartError::Config(_)) => Done::Failed(CONFIG, error.to_string()),
-                Err(error @ StartError::Store(_)) => Done::Failed(STORE, error.to_string()),
-            },
-        );
+    reply.when_done(operation, async move {
+        match cluster::start(config).await {
+            Ok(cluster) => Done::Info(Box::new(info(cluster.config(), Some(&cluster)))),
+            Err(StartError::Config(message)) => Done::Failed(CONFIG, None, message),
+            Err(StartError::Store(error)) => Done::Failed(STORE, Some(error.code), error.message),
+        }
     });
     Ok(())
 }
@@ -193,13 +191,13 @@ pub fn stop_election(env: Env, name: String, operation: u32) -> Result<()> {
     let election = seat.election().clone();
     let last = election.stop(seat.listener());
     let listener = seat.listener();
-    cluster::runtime().spawn(async move {
+    reply.clone().when_done(operation, async move {
         if last {
             election.stopped().await;
         } else {
             reply.left(election.name().clone(), listener);
         }
-        reply.done(operation, Done::Nothing);
+        Done::Nothing
     });
     Ok(())
 }
@@ -210,9 +208,9 @@ pub fn stop_cluster(env: Env, operation: u32) {
     let Some(reply) = Environment::of(env, |here| here.reply()) else {
         return;
     };
-    cluster::runtime().spawn(async move {
+    reply.when_done(operation, async {
         cluster::stop().await;
-        reply.done(operation, Done::Nothing);
+        Done::Nothing
     });
 }
 

@@ -36,7 +36,7 @@ use self::poller::Poller;
 use self::record::{Held, Record, Unreadable};
 use super::{
     Attempt, Backend, BackendError, BadStore, Capabilities, ExpiryJudge, Hints, StoreOptions,
-    Watch, percent_decoded,
+    UNSUITABLE, Watch, percent_decoded,
 };
 use crate::clock::Clock;
 use crate::lease::{ElectionName, FailureKind, Leader, Outcome, Owner, Token};
@@ -245,7 +245,7 @@ impl Store {
             // Something else has that name, or the place takes no directories.
             if matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::NotFound) {
                 failed.kind = FailureKind::Fatal;
-                failed.code = "refused";
+                failed.code = UNSUITABLE;
                 failed.message.push_str(". ");
                 failed.message.push_str(ELSEWHERE);
             }
@@ -254,7 +254,7 @@ impl Store {
         if !self.force {
             filesystem::check(&self.root).map_err(|name| {
                 BackendError::fatal(
-                    "unsupported",
+                    UNSUITABLE,
                     format!(
                         "{} is on a network file system ({name}), whose locks do not hold: the embedded \
                          store serves the processes of one machine only. Choose a local directory with \
@@ -548,7 +548,7 @@ impl Store {
         if is_lasting(error) {
             let code = match error.kind() {
                 ErrorKind::ReadOnlyFilesystem => "read-only",
-                ErrorKind::Unsupported => "unsupported",
+                ErrorKind::Unsupported => UNSUITABLE,
                 _ => "refused",
             };
             BackendError::fatal(code, format!("{message}. {ELSEWHERE}"))
@@ -563,7 +563,7 @@ impl Store {
 
     fn unsupported(&self, why: &str) -> BackendError {
         BackendError::fatal(
-            "unsupported",
+            UNSUITABLE,
             format!(
                 "the embedded store cannot work in {}: {why}. {ELSEWHERE}",
                 self.root.display()
