@@ -134,26 +134,81 @@ pub fn open(
     }))
 }
 
-/// A store's URL as it may be shown: without the password, whatever else is wrong with it.
+/// A store's URL as it may be shown: without anything that may be a password, whatever else is wrong
+/// with it. What is in doubt is not shown.
 pub fn without_password(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once("://") else {
-        return url.to_owned();
+    let (scheme, rest) = match url.find(':') {
+        Some(colon) => url.split_at(colon + 1),
+        None => ("", url),
     };
+    let local = scheme.eq_ignore_ascii_case("file:") && !rest.starts_with("//");
+    let place = rest.trim_start_matches('/');
+    let slashes = &rest[..rest.len() - place.len()];
     // The last `@`: a password that was not percent-encoded may hold any character.
-    let rest = match rest.split_once("pass=") {
-        Some((before, secret)) => {
-            let after = secret.find('&').map_or("", |end| &secret[end..]);
-            format!("{before}pass=***{after}")
+    let (credentials, place) = match place.rsplit_once('@') {
+        Some((credentials, place)) if !local => (masked_credentials(credentials), place),
+        _ => (String::new(), place),
+    };
+    let end = place.find(['?', '#']).unwrap_or(place.len());
+    let (place, behind) = place.split_at(end);
+    let place = match place.split_once(':') {
+        Some((host, port)) if slashes.len() == 2 && credentials.is_empty() && !is_port(port) => {
+            // No port, so perhaps a password whose host was forgotten. Not so behind a bracket.
+            if place.starts_with('[') {
+                place.to_owned()
+            } else {
+                format!("{host}:***")
+            }
         }
-        None => rest.to_owned(),
+        _ => place.to_owned(),
     };
-    let Some((credentials, place)) = rest.rsplit_once('@') else {
-        return format!("{scheme}://{rest}");
-    };
+    let behind = masked_parameters(behind);
+    format!("{scheme}{slashes}{credentials}{place}{behind}")
+}
+
+/// A user's name is no secret, if it is one.
+fn masked_credentials(credentials: &str) -> String {
     match credentials.split_once(':') {
-        Some((user, _)) => format!("{scheme}://{user}:***@{place}"),
-        None => format!("{scheme}://{credentials}@{place}"),
+        Some(("", _)) => ":***@".into(),
+        Some((user, _))
+            if user
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b"-_.%".contains(&b)) =>
+        {
+            format!("{user}:***@")
+        }
+        _ => "***@".into(),
     }
+}
+
+/// `text` is nothing, or begins with `?` or `#`. Shows what is known to be no secret.
+fn masked_parameters(text: &str) -> String {
+    const HARMLESS: &[&str] = &["prefix", "db", "user", "ca", "cert", "key", "force"];
+    const SECRET: &[&str] = &["pass", "password"];
+    let Some(parameters) = text.strip_prefix('?') else {
+        return if text.is_empty() { "" } else { "#***" }.into();
+    };
+    let mut secret = false;
+    let masked = parameters.split('&').map(|parameter| {
+        let name = parameter.split('=').next().unwrap_or_default();
+        // A raw & may be a part of the password before it.
+        if HARMLESS.contains(&name) && !secret && !parameter.contains('#') {
+            return parameter.to_owned();
+        }
+        secret = true;
+        if SECRET.contains(&&*name.to_ascii_lowercase()) {
+            format!("{name}=***")
+        } else {
+            "***".to_owned()
+        }
+    });
+    format!("?{}", masked.collect::<Vec<_>>().join("&"))
+}
+
+/// Of a host's rest: digits, and a path behind them.
+fn is_port(text: &str) -> bool {
+    let port = text.split('/').next().unwrap_or_default();
+    port.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// Acquire, renew or take over.
@@ -333,16 +388,48 @@ mod tests {
     fn no_password_is_ever_shown() {
         for (url, shown) in [
             ("redis://h:6379/0", "redis://h:6379/0"),
-            ("redis://:s3@h", "redis://:***@h"),
-            ("redis://u:s3@h/1?prefix=x", "redis://u:***@h/1?prefix=x"),
-            ("redis://u:s3/s3@s3@h", "redis://u:***@h"),
+            ("redis://[fd00::1]:6379/0", "redis://[fd00::1]:6379/0"),
+            ("redis://:hunter2@h", "redis://:***@h"),
             (
-                "unix:///r.sock?pass=s3&db=1",
-                "unix:///r.sock?pass=***&db=1",
+                "redis://u:hunter2@h/1?prefix=x",
+                "redis://u:***@h/1?prefix=x",
+            ),
+            ("redis://u:hunter2/hunter2@hunter2@h", "redis://u:***@h"),
+            ("redis://u:hunter2?hunter2#hunter2@h", "redis://u:***@h"),
+            ("redis://u:6379?hunter2@h", "redis://u:***@h"),
+            ("redis://u:6379/hunter2@h", "redis://u:***@h"),
+            ("redis://h?pass=hunter2:x@y", "redis://***@y"),
+            ("redis://hunter2@h", "redis://***@h"),
+            ("redis://hunter2/hunter2:x@h", "redis://***@h"),
+            ("redis:u:hunter2@h", "redis:u:***@h"),
+            ("redis:/u:hunter2@h", "redis:/u:***@h"),
+            ("REDIS://u:hunter2@h", "REDIS://u:***@h"),
+            ("//u:hunter2@h", "//u:***@h"),
+            ("u:hunter2@h", "u:***@h"),
+            ("hunter2@h", "***@h"),
+            ("redis://:hunter2", "redis://:***"),
+            ("redis://u:hunter2/1", "redis://u:***"),
+            ("redis://h:6379?pass=hunter2", "redis://h:6379?pass=***"),
+            ("redis://h?Password=hunter2", "redis://h?Password=***"),
+            ("redis://h?p%61ss=hunter2", "redis://h?***"),
+            ("redis://h?hunter2", "redis://h?***"),
+            ("redis://h#hunter2", "redis://h#***"),
+            ("redis://h?db=1#hunter2", "redis://h?***"),
+            (
+                "unix:///r.sock?user=u&pass=hunter2",
+                "unix:///r.sock?user=u&pass=***",
+            ),
+            (
+                "unix:///r.sock?db=1&PASS=hunter2&hunter2&ca=hunter2",
+                "unix:///r.sock?db=1&PASS=***&***&***",
             ),
             ("file:/tmp/x", "file:/tmp/x"),
+            ("file:data/a@b:c?force", "file:data/a@b:c?force"),
+            ("file://u:hunter2@h/x", "file://u:***@h/x"),
+            ("", ""),
         ] {
             assert_eq!(without_password(url), shown);
+            assert!(!shown.contains("hunter2"), "{shown}");
         }
     }
 }

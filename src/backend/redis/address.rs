@@ -207,10 +207,11 @@ impl Options {
             "cert" => self.cert = Some(base_dir.join(value)),
             "key" => self.key = Some(base_dir.join(value)),
             _ => {
-                return Err(BadStore::url(format!(
-                    "have no ?{name}: known are ?prefix, ?db, ?ca, ?cert and ?key. A ? in a password is \
-                     written %3F"
-                )));
+                // Not named: it may be the rest of a password.
+                return Err(BadStore::url(
+                    "have no other parameters than ?prefix, ?db, ?ca, ?cert and ?key (and ?user and ?pass for a \
+                     socket). A ? in a password is written %3F, and an & is written %26",
+                ));
             }
         }
         Ok(())
@@ -333,6 +334,27 @@ mod tests {
         ] {
             let rule = parse(url).err().unwrap_or_else(|| panic!("{url}"));
             assert!(rule.contains("percent-encode"), "{url}: {rule}");
+        }
+    }
+
+    #[test]
+    fn no_refusal_repeats_what_may_be_a_password() {
+        for url in [
+            "redis:u:hunter2@h",
+            "redis://u:hunter2",
+            "redis://u:6379?hunter2@h",
+            "redis://u:6379?hunter2=@h",
+            "redis://u:hunter2/x@h",
+            "redis://hunter2@h",
+            "redis://h?pass=hunter2",
+            "redis://h/hunter2",
+            "redis://h#hunter2",
+            "redis://:%zzhunter2@h",
+            "unix:///r.sock?user=u&pass=x&hunter2",
+            "unix://u:hunter2@/r.sock",
+        ] {
+            let rule = parse(url).err().unwrap_or_else(|| panic!("{url}"));
+            assert!(!rule.contains("hunter2"), "{url}: {rule}");
         }
     }
 
