@@ -99,6 +99,7 @@ mod alone {
         a_failover_may_lose_the_lease_and_the_old_leader_learns_it_from_its_next_renewal
         too_few_replicas_refuse_the_lease_and_free_it_again
         enough_replicas_confirm_the_lease
+        only_the_connection_that_wrote_can_confirm_a_write
         a_watch_says_when_it_is_blind_and_hears_again_when_it_is_back
         one_connection_and_one_subscription_serve_all_elections_and_both_end
         databases_and_prefixes_keep_elections_apart
@@ -589,7 +590,7 @@ mod alone {
             .unwrap_err();
         assert_eq!(
             (error.kind, error.code),
-            (Transient, "not-replicated"),
+            (Ambiguous, "not-replicated"),
             "{error}"
         );
         let other = Client::new(&server.url(), "b").await;
@@ -622,9 +623,57 @@ mod alone {
             .unwrap_err();
         assert_eq!(
             (error.kind, error.code),
-            (Transient, "not-replicated"),
+            (Ambiguous, "not-replicated"),
             "{error}"
         );
+    }
+
+    /// Another connection wrote nothing, so that there `WAIT` counts every replica that is connected.
+    async fn only_the_connection_that_wrote_can_confirm_a_write(kind: Kind, test: &str) {
+        let Some(primary) = Server::start(test, kind, &[]) else {
+            return;
+        };
+        let port = primary.port.to_string();
+        let replica = Server::start(test, kind, &["--replicaof", "127.0.0.1", &port]).unwrap();
+        wait_for_replica(&primary).await;
+        let proxy = Proxy::to(primary.port).await;
+        let election = name("leader");
+        let careful = with_replicas(&proxy.url(), 1, "careful");
+        let token = careful.win(&election, LONG).await;
+        careful.renew(&election, LONG, token).await;
+        replica.freeze();
+        let duration = Duration::from_secs(8);
+        for term in [Some(token), None] {
+            careful.leader(&election).await;
+            // The connection breaks after the script's answer, so that only that of WAIT is missing.
+            let answer = format!(
+                "*3\r\n:1\r\n$13\r\n{token}\r\n:{}\r\n",
+                duration.as_millis()
+            );
+            proxy.set(Trouble::CutAfter(answer.len()));
+            let error = careful.attempt(&election, duration, term).await;
+            let error = error.expect_err("the replica has nothing of it");
+            assert_eq!(error.kind, Ambiguous, "{error}");
+            assert_eq!(error.code, "unreachable", "{error}");
+            proxy.set(Trouble::None);
+        }
+        for election in ["one", "two", "three"].map(name) {
+            // The connection is given up by somebody else, before WAIT is sent.
+            proxy.set(Trouble::Delay(Duration::from_millis(300)));
+            let impatient = async {
+                let other = name("other");
+                let attempt = careful.attempt(&other, duration, None);
+                let _ = tokio::time::timeout(Duration::from_millis(100), attempt).await;
+            };
+            let attempt = careful.attempt(&election, duration, None);
+            let (result, ()) = tokio::join!(attempt, impatient);
+            let error = result.expect_err("the replica has nothing of it");
+            assert_eq!(
+                (error.kind, error.code),
+                (Ambiguous, "not-replicated"),
+                "{error}"
+            );
+        }
     }
 
     async fn a_watch_says_when_it_is_blind_and_hears_again_when_it_is_back(kind: Kind, test: &str) {

@@ -118,6 +118,13 @@ impl Server {
         }
     }
 
+    /// It stands still and keeps its connections, until its value ends.
+    pub fn freeze(&self) {
+        let pid = self.child.as_ref().unwrap().id().to_string();
+        let status = Command::new("kill").args(["-STOP", &pid]).status();
+        assert!(status.unwrap().success());
+    }
+
     /// On the same port, and as empty as it was at first.
     pub fn restart(&mut self) {
         self.crash();

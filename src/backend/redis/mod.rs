@@ -133,8 +133,8 @@ impl Backend for RedisStore {
                     .map_or_else(|| millis(LONGEST_LEASE), Token::number),
             );
 
-        let answer = self.link.run::<(i64, Vec<u8>, i64)>(&invocation).await;
-        let (state, text, ms) = match answer {
+        let answer = self.link.run_on::<(i64, Vec<u8>, i64)>(&invocation).await;
+        let ((state, text, ms), written_on) = match answer {
             Err(error) if error.code == failure::BAD_RECORD => {
                 // The server does not say which key it means.
                 self.peek(attempt.election).await?;
@@ -148,7 +148,7 @@ impl Backend for RedisStore {
                     .ok()
                     .and_then(|text| Token::new(text.parse().ok()?))
                     .ok_or_else(|| self.nonsense())?;
-                self.confirm(attempt, token).await?;
+                self.confirm(attempt, token, written_on).await?;
                 Ok(Outcome::Held {
                     token,
                     valid_for: attempt.duration,
@@ -215,30 +215,40 @@ impl Backend for RedisStore {
 }
 
 impl RedisStore {
-    /// Makes sure that enough replicas have this connection's last write.
-    async fn confirm(&self, attempt: &Attempt<'_>, token: Token) -> Result<(), BackendError> {
+    /// Makes sure that enough replicas have what was just written. Asked on the connection that wrote, and
+    /// on no other: there the server would tell how many replicas there are, whatever they have.
+    async fn confirm(
+        &self,
+        attempt: &Attempt<'_>,
+        token: Token,
+        written_on: Connection,
+    ) -> Result<(), BackendError> {
         let Some(wanted) = self.min_replicas else {
             return Ok(());
         };
         let limit = attempt.duration / CONFIRMATION_PART;
-        let mut wait = redis::cmd("WAIT");
-        wait.arg(wanted).arg(millis(limit).max(1));
-        let confirmed: u32 = self.link.run(&wait).await?;
-        if confirmed >= wanted {
-            return Ok(());
-        }
+        let error = match self
+            .link
+            .send(written_on, &wait_for(wanted, millis(limit).max(1)))
+            .await
+        {
+            Ok(confirmed) if confirmed >= wanted => return Ok(()),
+            // It is written, and may count for whoever asks next.
+            Ok(confirmed) => BackendError::ambiguous(
+                "not-replicated",
+                format!(
+                    "{confirmed} of {wanted} replicas of {} confirmed the write within {} ms, so it does not count",
+                    self.describe(),
+                    millis(limit)
+                ),
+            ),
+            Err(error) => self.link.failure(&error, true),
+        };
         if attempt.term.is_none() {
             // Not ours to keep, and a follower with better luck should not have to wait.
             let _ = self.release(attempt.election, attempt.owner, token).await;
         }
-        Err(BackendError::transient(
-            "not-replicated",
-            format!(
-                "{confirmed} of {wanted} replicas of {} confirmed the write within {} ms, so it does not count",
-                self.describe(),
-                millis(limit)
-            ),
-        ))
+        Err(error)
     }
 
     /// A user who may not ask is not bothered with it.
@@ -298,6 +308,12 @@ impl Address {
     }
 }
 
+fn wait_for(replicas: u32, millis: u64) -> impl Request<u32> {
+    let mut wait = redis::cmd("WAIT");
+    wait.arg(replicas).arg(millis);
+    wait
+}
+
 fn written(owner: &Owner) -> String {
     format!("{:016x}:{}", owner.nonce, owner.instance)
 }
@@ -329,6 +345,9 @@ struct Link {
     dialing: tokio::sync::Mutex<()>,
 }
 
+/// One connection, and which one it is. It never becomes another one by itself.
+type Connection = (MultiplexedConnection, u64);
+
 #[derive(Default)]
 struct Slot {
     number: u64,
@@ -359,9 +378,14 @@ impl Link {
     /// Sends a request. A connection that turns out to have died while nobody used it is replaced once:
     /// all requests are made so that doing them twice does no harm.
     async fn run<T>(&self, request: &impl Request<T>) -> Result<T, BackendError> {
+        self.run_on(request).await.map(|(answer, _)| answer)
+    }
+
+    /// As `run`, and tells which connection the answer came from.
+    async fn run_on<T>(&self, request: &impl Request<T>) -> Result<(T, Connection), BackendError> {
         let (connection, used_before) = self.connection().await?;
-        let error = match self.send(connection, request).await {
-            Ok(answer) => return Ok(answer),
+        let error = match self.send(connection.clone(), request).await {
+            Ok(answer) => return Ok((answer, connection)),
             Err(error) => error,
         };
         if !used_before || !error.is_connection_dropped() {
@@ -374,14 +398,15 @@ impl Link {
             }
             again
         })?;
-        self.send(connection, request)
-            .await
-            .map_err(|error| self.failure(&error, true))
+        match self.send(connection.clone(), request).await {
+            Ok(answer) => Ok((answer, connection)),
+            Err(error) => Err(self.failure(&error, true)),
+        }
     }
 
     async fn send<T>(
         &self,
-        (mut connection, number): (MultiplexedConnection, u64),
+        (mut connection, number): Connection,
         request: &impl Request<T>,
     ) -> Result<T, RedisError> {
         // Whoever gives up waiting (its future is dropped) leaves a connection that may be dead.
@@ -399,7 +424,7 @@ impl Link {
         result
     }
 
-    async fn connection(&self) -> Result<((MultiplexedConnection, u64), bool), BackendError> {
+    async fn connection(&self) -> Result<(Connection, bool), BackendError> {
         if let Some(connection) = self.current() {
             return Ok((connection, true));
         }
@@ -440,7 +465,7 @@ impl Link {
         failure::meaning(error, &self.address.shown, stage)
     }
 
-    fn current(&self) -> Option<(MultiplexedConnection, u64)> {
+    fn current(&self) -> Option<Connection> {
         let slot = self.lock();
         slot.connection
             .clone()
