@@ -400,6 +400,51 @@ test("a worker joins the cluster that its process runs, whatever configuration i
   assert.equal(environment.useCluster().isLeader(), true);
 });
 
+test("a cluster that another thread stopped is left here too, and the next one is joined at the next use", async () => {
+  const { environment, native, lines, logger } = lonely({ isMainThread: false });
+  native.running = "started by another thread";
+  environment.useLogger(logger);
+  const events = [];
+  const register = (name) =>
+    environment.whenLeader(
+      ({ token }) => events.push(`${name} fn ${token}`),
+      ({ reason }) => events.push(`${name} deregistered ${reason}`),
+    );
+  register("first");
+  const cluster = environment.useCluster();
+  await settle();
+  native.elections.get("leader").promote(3);
+  native.elections.get("leader").demote("taken");
+  const wait = cluster.waitUntilLeader();
+  await settle();
+  events.length = 0;
+  native.running = null;
+  native.dispatch({ type: "left", election: "leader" });
+  await assert.rejects(wait, { code: "WHENLEADER_STOPPED" });
+  assert.deepEqual(cluster.getLeader(), { instanceId: "fake-1", token: 3 });
+  await settle();
+  register("second");
+  await settle();
+  assert.deepEqual(events, []);
+  assert.match(
+    lines.join("\n"),
+    /warn .*fn was registered after another thread stopped the cluster/,
+  );
+  native.running = "again";
+  register("third");
+  await settle();
+  native.elections.get("leader").promote(5);
+  await settle();
+  assert.deepEqual(events, ["second fn 5", "third fn 5"]);
+  assert.equal(environment.useCluster(), cluster);
+  assert.equal(cluster.isLeader(), true);
+  // A stop of its own is one: nobody leads here until startCluster().
+  await environment.stopCluster();
+  register("fourth");
+  await settle();
+  assert.deepEqual(events.slice(2), ["second deregistered stopped", "third deregistered stopped"]);
+});
+
 test("only the main thread watches for exits, until its cluster is stopped", async () => {
   for (const isMainThread of [true, false]) {
     let watching = 0;

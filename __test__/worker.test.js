@@ -89,6 +89,72 @@ test("a worker that stops leaves the term to the others", async () => {
   assert.deepEqual(lines, ["stopped", "true", "true"]);
 });
 
+test("a worker whose process stops the cluster has left it, and can join the next one", async () => {
+  const lines = await run(`
+    const cluster = await startCluster(config);
+    await cluster.waitUntilLeader();
+    const worker = spawn(\`
+      const { inspect } = require("node:util");
+      const cluster = useCluster();
+      const tell = (...words) => parent.postMessage(words.join(" "));
+      const register = (name) => whenLeader(
+        () => tell(name, "fn"),
+        ({ reason }) => tell(name, "deregistered", reason),
+      );
+      parent.on("message", async (question) => {
+        if (question === "register") register("again");
+        if (question === "wait") {
+          cluster.waitUntilLeader().catch(async ({ code }) => {
+            tell("waited", code);
+            await cluster.stepDown();
+            tell(cluster.getLeader().token > 0, inspect(cluster).includes("stopped"));
+            tell(await cluster.waitUntilLeader().catch(({ code }) => code));
+          });
+          tell("waits");
+        }
+        if (question === "late") { register("late"); tell("registered"); }
+        if (question === "end") process.exit();
+      });
+      register("first");\`);
+    const said = [];
+    const waiting = [];
+    worker.on("message", (text) => { said.push(text); waiting.splice(0).forEach((look) => look()); });
+    const heard = async (text) => {
+      while (!said.includes(text)) await new Promise((resolve) => waiting.push(resolve));
+    };
+    await heard("first fn");
+    cluster.stepDown({ pause: 60_000 });
+    await heard("first deregistered steppedDown");
+    worker.postMessage("wait");
+    await heard("waits");
+    await stopCluster();
+    await heard("WHENLEADER_STOPPED");
+    worker.postMessage("late");
+    await heard("registered");
+    await startCluster(config);
+    worker.postMessage("register");
+    await heard("late fn");
+    await heard("again fn");
+    await stopCluster();
+    await heard("again deregistered stopped");
+    worker.postMessage("end");
+    await once(worker, "exit");
+    for (const line of said) say(line);`);
+  assert.deepEqual(lines, [
+    "first fn",
+    "first deregistered steppedDown",
+    "waits",
+    "waited WHENLEADER_STOPPED",
+    "true true",
+    "WHENLEADER_STOPPED",
+    "registered",
+    "late fn",
+    "again fn",
+    "late deregistered stopped",
+    "again deregistered stopped",
+  ]);
+});
+
 test("a worker that ends in the middle of its callbacks is not waited for", async () => {
   const lines = await run(`
     const cluster = await startCluster(config);

@@ -10,6 +10,13 @@ const { hold } = require("./hold.js");
 /** @typedef {import("./native-types").ElectionSource} ElectionSource */
 /** @typedef {{ resolve: (info: ClusterInfo | undefined) => void, reject: (error: Error) => void }} Operation */
 
+/**
+ * @typedef {object} Seat
+ * @property {boolean} stopping  it was this environment that asked
+ * @property {boolean} left      the native side knows nothing of it any more
+ * @property {ReturnType<ElectionSource["leader"]>} lastLeader
+ */
+
 /** @implements {Native} */
 class Bridge {
   #raw;
@@ -17,8 +24,8 @@ class Bridge {
   /** @type {Map<number, Operation>} */
   #operations = new Map();
 
-  /** By the name of an election. @type {Map<string, () => void>} */
-  #onLeft = new Map();
+  /** What this environment takes part in, by the name of the election. @type {Map<string, Seat>} */
+  #seats = new Map();
 
   /** @param {RawNative} raw */
   constructor(raw) {
@@ -32,8 +39,11 @@ class Bridge {
   attach(dispatch, logLevel) {
     this.#raw.attach((event) => {
       if (event.type === "done") this.#done(event);
-      else if (event.type === "left") this.#left(event.election);
-      else if (event.type !== "turn") dispatch(event);
+      else if (event.type === "left") this.#left(event, dispatch);
+      else if (event.type !== "turn") {
+        if (event.type === "promoted" || event.type === "leaderChanged") this.#saw(event.election);
+        dispatch(event);
+      }
     }, logLevel);
   }
 
@@ -76,28 +86,28 @@ class Bridge {
   joinElection(name) {
     const raw = this.#raw;
     raw.joinElection(name);
+    /** @type {Seat} */
+    const seat = { stopping: false, left: false, lastLeader: null };
+    this.#seats.set(name, seat);
+    this.#saw(name);
     // An election that was left knows nothing any more; whoever still asks gets the last answer.
-    let left = false;
-    /** @type {ReturnType<ElectionSource["leader"]>} */
-    let lastLeader = null;
     const leader = () => {
-      if (!left) lastLeader = raw.leader(name);
-      return lastLeader;
+      if (!seat.left) seat.lastLeader = raw.leader(name);
+      return seat.lastLeader;
     };
     return {
       isLeader: raw.isLeaderFunction(name),
-      remaining: (token) => (left ? 0 : raw.remaining(name, token)),
+      remaining: (token) => (seat.left ? 0 : raw.remaining(name, token)),
       leader,
       // Also after it was left: callbacks that outlive a stop are waited for, and told of.
       settled: (token) => raw.settled(name, token),
       stepDown: (pause) => {
-        if (!left) raw.stepDown(name, pause ?? undefined);
+        if (!seat.left) raw.stepDown(name, pause ?? undefined);
       },
       stop: async () => {
+        if (seat.left) return;
         leader();
-        this.#onLeft.set(name, () => {
-          left = true;
-        });
+        seat.stopping = true;
         await this.#run((operation) => raw.stopElection(name, operation));
       },
     };
@@ -116,10 +126,34 @@ class Bridge {
     return this.#raw.defaultInstanceId();
   }
 
+  /** The last leader seen is still told when the election is over; nothing can be asked then. */
+  #saw(/** @type {string} */ election) {
+    const seat = this.#seats.get(election);
+    if (seat !== undefined && this.#hasSeat(election)) seat.lastLeader = this.#raw.leader(election);
+  }
+
+  /**
+   * @param {Extract<import("./native-types").NativeEvent, { type: "left" }>} event
+   * @param {import("./native-types").Dispatch} dispatch
+   */
+  #left(event, dispatch) {
+    const name = event.election;
+    const seat = this.#seats.get(name);
+    if (seat === undefined || this.#hasSeat(name)) return; // An earlier seat was meant.
+    seat.left = true;
+    this.#seats.delete(name);
+    // Nobody here asked for it: another thread of the process stopped the cluster.
+    if (!seat.stopping) dispatch(event);
+  }
+
   /** @param {string} name */
-  #left(name) {
-    this.#onLeft.get(name)?.();
-    this.#onLeft.delete(name);
+  #hasSeat(name) {
+    try {
+      this.#raw.leader(name);
+      return true;
+    } catch {
+      return false;
+    }
   }
 
   /**
@@ -142,10 +176,10 @@ class Bridge {
   }
 
   /** @param {Extract<import("./native-types").BridgeEvent, { type: "done" }>} event */
-  #done({ operation, code, message, info }) {
+  #done({ operation, code, message, reason, info }) {
     const waiting = this.#operations.get(operation);
     if (code === undefined || code === null) waiting?.resolve(info);
-    else waiting?.reject(Object.assign(new Error(message), { code }));
+    else waiting?.reject(Object.assign(new Error(message), { code, reason }));
   }
 }
 

@@ -3,7 +3,8 @@
 //
 // It begins idle. The first use looks for a configuration (`chosen`); one microtask later that cluster
 // starts, unless startCluster() came first. expectCluster() makes everything wait for startCluster()
-// (`expecting`), and so does stopCluster(): who stopped does not lead again by accident.
+// (`expecting`), and so does stopCluster(): who stopped does not lead again by accident. A worker whose
+// cluster another thread stopped joins the next one that its process runs.
 
 const { insideCallback } = require("./callbacks.js");
 const { Cluster } = require("./cluster.js");
@@ -42,7 +43,7 @@ const { Registration } = require("./registration.js");
 
 /**
  * @typedef {{ kind: "idle" }
- *   | { kind: "expecting", stopped: boolean }
+ *   | { kind: "expecting", stopped: "here" | "elsewhere" | null }
  *   | { kind: "chosen", plan: Plan }
  *   | { kind: "starting", plan: Plan, done: Promise<void> }
  *   | { kind: "running", plan: Plan, provider: Provider }
@@ -124,11 +125,7 @@ class Environment {
     });
     if (existing === null) {
       this.#waiting.set(registration, name);
-      if (this.#state.kind === "expecting" && this.#state.stopped) {
-        this.log.warn("fn was registered after stopCluster(): it waits for startCluster()", {
-          function: functionName,
-        });
-      }
+      this.#warnIfStopped(functionName);
     } else if (existing.stopping) {
       this.log.warn("fn was registered for an election that was stopped here, and will not run", {
         election: existing.name,
@@ -163,7 +160,7 @@ class Environment {
   expectCluster() {
     const state = this.#state;
     if (state.kind === "idle" || (state.kind === "chosen" && state.plan.mode === "local")) {
-      this.#state = { kind: "expecting", stopped: false };
+      this.#state = { kind: "expecting", stopped: null };
       this.#remind();
     } else if (state.kind === "running" && state.plan.mode === "local" && state.plan.implicit) {
       this.#leaveImplicitCluster("expectCluster()");
@@ -219,12 +216,12 @@ class Environment {
       for (const cluster of this.#clusters.values()) Cluster.giveUpWait(cluster);
       if (state.kind === "starting" || state.kind === "running") {
         const done = this.#stop(state).finally(() => {
-          this.#state = { kind: "expecting", stopped: true };
+          this.#state = { kind: "expecting", stopped: "here" };
         });
         this.#state = { kind: "stopping", done };
         done.catch(() => {}); // Whoever waits below is told.
       } else {
-        this.#state = { kind: "expecting", stopped: true };
+        this.#state = { kind: "expecting", stopped: "here" };
       }
     }
     // The stop waits for the callback that waits for it.
@@ -303,7 +300,9 @@ class Environment {
 
   /** Looks for a configuration at the first use. Throws if there is a bad one. */
   #decide() {
-    if (this.#state.kind !== "idle") return;
+    const state = this.#state;
+    const again = state.kind === "expecting" && state.stopped === "elsewhere";
+    if (again ? this.#clusterOfProcess() === null : state.kind !== "idle") return;
     /** @type {State} */
     const chosen = { kind: "chosen", plan: this.#choose(true) };
     this.#state = chosen;
@@ -407,7 +406,7 @@ class Environment {
         this.#run(plan, this.#nativeProvider(info));
       },
       (error) => {
-        if (this.#state === starting) this.#state = { kind: "expecting", stopped: false };
+        if (this.#state === starting) this.#state = { kind: "expecting", stopped: null };
         throw fromNative(error);
       },
     );
@@ -489,6 +488,10 @@ class Environment {
     }
     for (const resolve of this.#boundListeners) resolve();
     this.#boundListeners.clear();
+    if (plan.mode === "join" && this.#elections.size === 0) {
+      // It was being stopped when this thread joined it.
+      this.stopCluster().then(() => this.#noteStoppedElsewhere());
+    }
   }
 
   /**
@@ -548,10 +551,14 @@ class Environment {
         await state.provider.stop();
       }
     } finally {
-      this.#onStop?.();
-      this.#onStop = null;
+      this.#unwatch();
       this.#elections.clear();
     }
+  }
+
+  #unwatch() {
+    this.#onStop?.();
+    this.#onStop = null;
   }
 
   /** @param {string} call */
@@ -569,7 +576,8 @@ class Environment {
     // Nothing was done with it, so nobody is told of its end.
     for (const cluster of this.#clusters.values()) Cluster.bind(cluster, null);
     this.#elections.clear();
-    this.#state = { kind: "expecting", stopped: false };
+    this.#unwatch();
+    this.#state = { kind: "expecting", stopped: null };
     if (state.provider instanceof LocalCluster) state.provider.abandon();
   }
 
@@ -591,6 +599,18 @@ class Environment {
           `nobody leads here, and ${this.#waiting.size} registrations wait for it`,
       );
     }, remindAfter).unref();
+  }
+
+  /** @param {string} functionName */
+  #warnIfStopped(functionName) {
+    const state = this.#state;
+    if (state.kind !== "expecting" || state.stopped === null) return;
+    const how =
+      state.stopped === "here"
+        ? "after stopCluster(): it waits for startCluster()"
+        : "after another thread stopped the cluster of this process: it waits for the next use " +
+          "once a cluster runs again, or for startCluster()";
+    this.log.warn(`fn was registered ${how}`, { function: functionName });
   }
 
   #warnIfNotAlone() {
@@ -652,6 +672,9 @@ class Environment {
         break;
       case "demoted":
         election.demoted(event.token, event.reason);
+        break;
+      case "left":
+        this.#stoppedElsewhere(election);
         break;
       case "leaderChanged":
         // The id of a local leader may have to be made first: only for those who listen.
@@ -721,6 +744,18 @@ class Environment {
       cluster.emit(event, ...values);
     } catch (error) {
       this.listenerFailed(cluster.election, event, error);
+    }
+  }
+
+  /** @param {Election} election */
+  async #stoppedElsewhere(election) {
+    await this.stopElection(election);
+    this.#noteStoppedElsewhere();
+  }
+
+  #noteStoppedElsewhere() {
+    if (this.#state.kind === "expecting" && this.#state.stopped === "here") {
+      this.#state = { kind: "expecting", stopped: "elsewhere" };
     }
   }
 

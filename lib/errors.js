@@ -106,12 +106,12 @@ function saysNoCluster(error) {
  */
 function fromNative(error) {
   if (!(error instanceof Error) || error instanceof ConfigError) return error;
-  const code = /** @type {{ code?: unknown }} */ (error).code;
+  const { code, reason } = /** @type {{ code?: unknown, reason?: string }} */ (error);
   if (code === "WHENLEADER_CONFIG" || code === NO_CLUSTER) {
     return new ConfigError(error.message, { cause: error });
   }
   if (code === "WHENLEADER_STORE") {
-    return new ElectionError(code, error.message, { fatal: true, cause: error });
+    return new ElectionError(code, error.message, { reason, fatal: true, cause: error });
   }
   return error;
 }

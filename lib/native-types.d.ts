@@ -10,6 +10,8 @@ export type NativeEvent =
   | { type: "leaderChanged"; election: string; token: number; readonly instanceId: string }
   | { type: "error"; election: string; code: string; message: string; fatal: boolean }
   | { type: "overrun"; election: string; token: number }
+  /** The election is over in this process, although nobody in this environment stopped it. */
+  | { type: "left"; election: string }
   | {
       type: "log";
       level: "trace" | "debug" | "info" | "warn" | "error";
@@ -19,9 +21,16 @@ export type NativeEvent =
 
 /** Between the addon and lib/bridge.js. */
 export type BridgeEvent =
-  | { type: "left"; election: string }
   | { type: "turn" }
-  | { type: "done"; operation: number; code?: string; message?: string; info?: ClusterInfo };
+  | {
+      type: "done";
+      operation: number;
+      code?: string;
+      message?: string;
+      /** Of a store that refuses: its word for programs. */
+      reason?: string;
+      info?: ClusterInfo;
+    };
 
 export type Dispatch = (event: NativeEvent) => void;
 
