@@ -466,3 +466,104 @@ test("only the main thread watches for exits, until its cluster is stopped", asy
     assert.equal(watching, 0);
   }
 });
+
+test("an implicit local cluster that gives way leaves no exit listeners behind", async () => {
+  const watched = [];
+  const watchExit = ({ signals }) => {
+    const watch = { signals, over: false };
+    watched.push(watch);
+    return () => {
+      watch.over = true;
+    };
+  };
+  const { environment, native, logger } = lonely({ watchExit });
+  environment.useCluster();
+  await settle();
+  native.info = { ...native.info, signals: false };
+  await environment.startCluster(CONFIG, logger);
+  assert.deepEqual(watched, [
+    { signals: true, over: true },
+    { signals: false, over: false },
+  ]);
+});
+
+test("a store that refuses a start says why, in a word for programs", async () => {
+  const { environment, native, logger } = lonely();
+  native.startGate = Promise.reject(
+    Object.assign(new Error("the store is read-only"), {
+      code: "WHENLEADER_STORE",
+      reason: "read-only",
+    }),
+  );
+  await assert.rejects(environment.startCluster(CONFIG, logger), {
+    name: "ElectionError",
+    code: "WHENLEADER_STORE",
+    reason: "read-only",
+    fatal: true,
+  });
+});
+
+test("no fn runs after stop, also if it was called before the cluster started", async () => {
+  for (const make of [lonely, configured]) {
+    const { environment, logger } = make();
+    environment.useLogger(logger);
+    const fns = [];
+    environment.whenLeader(() => fns.push("early"));
+    const cluster = environment.useCluster();
+    await cluster.stop();
+    assert.equal(cluster.isLeader(), false);
+    environment.whenLeader(() => fns.push("late"));
+    await settle();
+    assert.deepEqual(fns, []);
+  }
+});
+
+test("a stop of one election before the start leaves the others to start", async () => {
+  const { environment, native, lines, logger } = lonely();
+  environment.expectCluster();
+  const fns = [];
+  const register = (name, election) =>
+    environment.whenLeader(() => fns.push(name), null, { election });
+  register("other");
+  register("jobs, early", "jobs");
+  const jobs = environment.useCluster("jobs");
+  const wait = jobs.waitUntilLeader();
+  await Promise.all([jobs.stop(), assert.rejects(wait, { code: "WHENLEADER_STOPPED" })]);
+  await assert.rejects(jobs.waitUntilLeader(), { code: "WHENLEADER_STOPPED" });
+  register("jobs, late", "jobs");
+  await environment.startCluster(CONFIG, logger);
+  native.elections.get("leader").promote(1);
+  native.elections.get("jobs")?.promote(1);
+  await settle();
+  assert.deepEqual(fns, ["other"]);
+  assert.equal(jobs.isLeader(), false);
+  assert.match(lines.join("\n"), /election that was stopped here, and will not run.*jobs/);
+});
+
+test("who waits while a cluster is started again waits for the new one, and knows the last leader", async () => {
+  const { environment, native, logger } = lonely();
+  const cluster = await environment.startCluster(CONFIG, logger);
+  native.elections.get("leader").promote(7);
+  await environment.stopCluster();
+  await assert.rejects(cluster.waitUntilLeader(), { code: "WHENLEADER_STOPPED" });
+  const opened = gate();
+  native.startGate = opened.promise;
+  const started = environment.startCluster(CONFIG, logger);
+  const wait = cluster.waitUntilLeader();
+  await settle();
+  assert.equal(cluster.isLeader(), false);
+  assert.deepEqual(cluster.getLeader(), { instanceId: "fake-1", token: 7 });
+  opened.open();
+  await started;
+  assert.deepEqual(cluster.getLeader(), { instanceId: "fake-1", token: 7 });
+  native.elections.get("leader").promote(8);
+  assert.equal((await wait).token, 8);
+  // The same while the stop is still under way.
+  const stopped = environment.stopCluster();
+  const again = environment.startCluster(CONFIG, logger);
+  const next = cluster.waitUntilLeader();
+  await Promise.all([stopped, again]);
+  native.elections.get("leader").promote(9);
+  assert.equal((await next).token, 9);
+  await environment.stopCluster();
+});

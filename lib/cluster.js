@@ -19,6 +19,8 @@ class Cluster extends EventEmitter {
   #name;
   /** @type {Election | null} */
   #election = null;
+  /** Before the cluster was stopped and started again; it still knows its last leader. @type {Election | null} */
+  #previous = null;
   /** As long as it has no election. */
   #standingBefore;
   #standing;
@@ -50,7 +52,7 @@ class Cluster extends EventEmitter {
   }
 
   getLeader() {
-    return this.#election?.leader ?? null;
+    return this.#election?.leader ?? this.#previous?.leader ?? null;
   }
 
   /**
@@ -65,7 +67,7 @@ class Cluster extends EventEmitter {
       this.#environment.ledFor("waitUntilLeader()");
       return term;
     }
-    if (this.#election?.stopping) throw this.#stoppedError();
+    if (this.#environment.isLeft(this)) throw this.#stoppedError();
     /** @type {(() => void)[]} */
     const cleanups = [hold()];
     try {
@@ -98,6 +100,7 @@ class Cluster extends EventEmitter {
 
   async stop() {
     if (this.#election !== null) await this.#environment.stopElection(this.#election);
+    else await this.#environment.stopBeforeStart(this);
   }
 
   /** An asynchronous listener failed. @param {unknown} error  @param {string | symbol} event */
@@ -139,6 +142,12 @@ class Cluster extends EventEmitter {
   static bind(cluster, election) {
     cluster.#election = election;
     cluster.#standing = election?.standing ?? cluster.#standingBefore;
+  }
+
+  /** The cluster is started again. @param {Cluster} cluster */
+  static unbind(cluster) {
+    cluster.#previous = cluster.#election ?? cluster.#previous;
+    Cluster.bind(cluster, null);
   }
 
   /**

@@ -76,8 +76,12 @@ class Environment {
   #clusters = new Map();
   /** @type {Map<string, Election>} */
   #elections = new Map();
-  /** Registrations that no election has yet. @type {Map<Registration, string | undefined>} */
+  /** Registrations that no election has yet. @type {Map<Registration, { name?: string, functionName: string }>} */
   #waiting = new Map();
+  /** Cluster objects that were stopped before the cluster started. @type {Set<Cluster>} */
+  #leftEarly = new Set();
+  /** Calls of startCluster() that wait for the end of a stop. */
+  #startsToCome = 0;
   /** @type {Set<() => void>} Who waits for a cluster object to get its election. */
   #boundListeners = new Set();
   #attached = false;
@@ -124,16 +128,10 @@ class Environment {
       },
     });
     if (existing === null) {
-      this.#waiting.set(registration, name);
+      this.#waiting.set(registration, { name, functionName });
       this.#warnIfStopped(functionName);
-    } else if (existing.stopping) {
-      this.log.warn("fn was registered for an election that was stopped here, and will not run", {
-        election: existing.name,
-        function: functionName,
-      });
-      registration.remove(removal);
     } else {
-      existing.add(registration);
+      this.#hang(registration, existing, functionName);
     }
     return () => {
       registration.remove(removal);
@@ -173,7 +171,12 @@ class Environment {
    * @returns {Promise<Cluster>}
    */
   async startCluster(config, logger) {
-    while (this.#state.kind === "stopping") await this.#state.done;
+    this.#startsToCome += 1;
+    try {
+      while (this.#state.kind === "stopping") await this.#state.done;
+    } finally {
+      this.#startsToCome -= 1;
+    }
     const given = config === undefined ? null : readConfig(config);
     const ownLogger = checkLogger(logger ?? given?.logger);
     if (ownLogger !== undefined) this.useLogger(ownLogger);
@@ -214,6 +217,7 @@ class Environment {
     if (state.kind !== "stopping") {
       for (const registration of [...this.#waiting.keys()]) registration.remove(removal);
       for (const cluster of this.#clusters.values()) Cluster.giveUpWait(cluster);
+      this.#leftEarly.clear();
       if (state.kind === "starting" || state.kind === "running") {
         const done = this.#stop(state).finally(() => {
           this.#state = { kind: "expecting", stopped: "here" };
@@ -273,8 +277,31 @@ class Environment {
   async stopElection(election) {
     this.#giveUpWaits(election);
     const stopped = election.stop();
-    if ([...this.#elections.values()].every((one) => one.stopping)) return this.stopCluster();
+    if (this.#allLeft) return this.stopCluster();
     if (!insideCallback()) await stopped;
+  }
+
+  /**
+   * An election that nobody takes part in yet.
+   *
+   * @param {Cluster} cluster
+   */
+  async stopBeforeStart(cluster) {
+    const named = (/** @type {string | undefined} */ name) => name ?? this.defaultElection;
+    const election = named(Cluster.nameOf(cluster));
+    for (const [registration, { name }] of [...this.#waiting]) {
+      if (named(name) === election) registration.remove(removal);
+    }
+    Cluster.giveUpWait(cluster);
+    this.#leftEarly.add(cluster);
+    const others = [...this.#clusters.values()].filter((one) => !this.#leftEarly.has(one));
+    if (others.length === 0 && this.#waiting.size === 0) await this.stopCluster();
+  }
+
+  /** Whether it is in vain to wait for this cluster object to lead. @param {Cluster} cluster */
+  isLeft(cluster) {
+    if (this.#leftEarly.has(cluster)) return true;
+    return this.#startsToCome === 0 && Cluster.electionOf(cluster)?.stopping === true;
   }
 
   /** The application acts on its leadership from now on. @param {string} what */
@@ -374,6 +401,7 @@ class Environment {
    * @returns {Promise<void>}
    */
   #begin(plan) {
+    for (const cluster of this.#clusters.values()) Cluster.unbind(cluster);
     for (const warning of plan.info?.warnings ?? []) this.log.warn(warning);
     if (plan.mode === "local") {
       if (plan.info === null) this.#warnIfNotAlone();
@@ -481,17 +509,38 @@ class Environment {
     }
     const waiting = [...this.#waiting];
     this.#waiting.clear();
-    for (const [registration, name] of waiting) {
+    for (const cluster of this.#leftEarly) Cluster.electionOf(cluster)?.stop();
+    const someLeft = this.#leftEarly.size > 0;
+    this.#leftEarly.clear();
+    for (const [registration, { name, functionName }] of waiting) {
       const election = this.#orReport(name, () => this.#electionFor(name));
       if (election === undefined) registration.remove(removal);
-      else election.add(registration);
+      else this.#hang(registration, election, functionName);
     }
     for (const resolve of this.#boundListeners) resolve();
     this.#boundListeners.clear();
+    if (someLeft && this.#allLeft) this.stopCluster();
     if (plan.mode === "join" && this.#elections.size === 0) {
       // It was being stopped when this thread joined it.
       this.stopCluster().then(() => this.#noteStoppedElsewhere());
     }
+  }
+
+  /**
+   * @param {Registration} registration
+   * @param {Election} election
+   * @param {string} functionName
+   */
+  #hang(registration, election, functionName) {
+    if (!election.stopping) {
+      election.add(registration);
+      return;
+    }
+    this.log.warn("fn was registered for an election that was stopped here, and will not run", {
+      election: election.name,
+      function: functionName,
+    });
+    registration.remove(removal);
   }
 
   /**
@@ -579,6 +628,10 @@ class Environment {
     this.#unwatch();
     this.#state = { kind: "expecting", stopped: null };
     if (state.provider instanceof LocalCluster) state.provider.abandon();
+  }
+
+  get #allLeft() {
+    return [...this.#elections.values()].every((election) => election.stopping);
   }
 
   /** What is known of the cluster, if it is known already. */
