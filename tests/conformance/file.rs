@@ -268,6 +268,31 @@ mod alone {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn peeking_shortens_no_wait_whatever_the_record_holds() {
+        let store = start().await;
+        for (number, rubbish) in [&b""[..], b"\0\0\0", b"garbage"].iter().enumerate() {
+            let election = name(&format!("leader-{number}"));
+            let (a, b) = (
+                Client::new(&store.url(), "a").await,
+                Client::new(&store.url(), "b").await,
+            );
+            a.win(&election, LONG).await;
+            store.spoil(&election, rubbish).await;
+            for client in [&a, &b] {
+                assert_eq!(client.leader(&election).await, None);
+            }
+            for client in [&a, &b] {
+                let (leader, remaining) = denied(client.campaign(&election, LONG).await);
+                assert_eq!(leader, None);
+                assert!(
+                    remaining.is_some_and(|left| left > LONG / 2),
+                    "{remaining:?}"
+                );
+            }
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn what_dead_processes_left_is_swept_up_but_never_the_proof_of_a_death() {
         let store = start().await;
         let election = name("leader");

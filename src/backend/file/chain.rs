@@ -15,8 +15,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use super::Wanted;
 use super::alive::random_name;
 use super::record::{Record, Unreadable};
+use crate::backend::BackendError;
 use crate::lease::Token;
 
 /// How many versions are kept. A reader that listed the directory finds the newest still there unless
@@ -45,6 +47,8 @@ pub(super) enum Published {
 #[derive(Debug)]
 pub(super) enum WriteError {
     Before(io::Error),
+    /// It got no number, since nobody waits for it any more.
+    GivenUp(BackendError),
     /// After the version had got its number: it may count.
     After(io::Error),
 }
@@ -140,11 +144,20 @@ pub(super) fn publish(
     after: u64,
     record: &Record,
     durable: bool,
+    wanted: &Wanted,
 ) -> Result<Published, WriteError> {
     let version = after + 1;
     let path = path_of(dir, version);
-    let linked = write_new(draft, record, durable).and_then(|()| fs::hard_link(draft, &path));
+    let written = write_new(draft, record, durable);
+    // A disk may be slow, so this is asked as late as possible. What is given up between here and the
+    // link still meets the version that it read, or fails.
+    let wanted = wanted.check();
+    let linked = match (written, &wanted) {
+        (Ok(()), Ok(())) => fs::hard_link(draft, &path),
+        (written, _) => written,
+    };
     let _ = fs::remove_file(draft);
+    wanted.map_err(WriteError::GivenUp)?;
     match linked {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(Published::Lost),
         Err(error) => return Err(WriteError::Before(error)),
@@ -213,6 +226,7 @@ fn sync_dir(dir: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::file::Asking;
     use crate::lease::{InstanceId, Leader, Owner};
 
     /// A directory that is deleted at the end.
@@ -238,7 +252,16 @@ mod tests {
                 alive: String::new(),
             });
             let draft = self.0.join(format!("{}.draft", random_name().unwrap()));
-            publish(&self.0.join("e"), &draft, after, &record, false).unwrap()
+            let asking = Asking::default();
+            publish(
+                &self.0.join("e"),
+                &draft,
+                after,
+                &record,
+                false,
+                &asking.wanted,
+            )
+            .unwrap()
         }
     }
 
@@ -272,6 +295,27 @@ mod tests {
         assert_eq!(dir.write(first, first + 1), Published::Lost);
         let newest = newest(&dir.0.join("e")).unwrap().unwrap();
         assert_eq!(newest.version, first + 20);
+    }
+
+    #[test]
+    fn a_write_that_nobody_waits_for_any_more_gets_no_number() {
+        let dir = Dir::new();
+        let election = dir.0.join("e");
+        create(&dir.0, &election).unwrap();
+        let first = newest(&election).unwrap().unwrap().version;
+        let wanted = Asking::default().wanted.clone();
+        let record = Record::Free { last: None };
+        let result = publish(
+            &election,
+            &dir.0.join("draft"),
+            first,
+            &record,
+            true,
+            &wanted,
+        );
+        assert!(matches!(result, Err(WriteError::GivenUp(_))), "{result:?}");
+        assert_eq!(versions(&election).unwrap(), [first]);
+        assert_eq!(fs::read_dir(&dir.0).unwrap().count(), 1, "no draft is left");
     }
 
     #[test]

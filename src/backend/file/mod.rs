@@ -24,6 +24,7 @@ use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -119,6 +120,7 @@ impl FileStore {
             alive: Mutex::default(),
             drafts: Drafts::default(),
             seen: Mutex::default(),
+            peeked: Mutex::default(),
         });
         Self {
             poller: Arc::new(Poller::new(Arc::clone(&store))),
@@ -130,14 +132,16 @@ impl FileStore {
     /// Files are written on a thread that may block: the one that runs the elections must not.
     async fn run<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Store) -> Result<T, BackendError> + Send + 'static,
+        work: impl FnOnce(&Store, &Wanted) -> Result<T, BackendError> + Send + 'static,
     ) -> Result<T, BackendError> {
+        let asking = Asking::default();
+        let wanted = asking.wanted.clone();
         let worker = Arc::clone(&self.workers).acquire_owned().await;
         let store = Arc::clone(&self.store);
         let task = move || {
             // Kept until the work is done, also when nobody waits for it any more.
             let _worker = worker;
-            work(&store)
+            work(&store, &wanted)
         };
         tokio::task::spawn_blocking(task)
             .await
@@ -182,13 +186,13 @@ impl Backend for FileStore {
     }
 
     async fn prepare(&self) -> Result<(), BackendError> {
-        self.run(Store::prepare).await
+        self.run(|store, _| store.prepare()).await
     }
 
     async fn attempt(&self, attempt: &Attempt<'_>) -> Result<Outcome, BackendError> {
         let (election, owner) = (attempt.election.clone(), attempt.owner.clone());
         let (duration, term) = (attempt.duration, attempt.term);
-        self.run(move |store| store.attempt(&election, &owner, duration, term))
+        self.run(move |store, wanted| store.attempt(&election, &owner, duration, term, wanted))
             .await
     }
 
@@ -199,13 +203,13 @@ impl Backend for FileStore {
         token: Token,
     ) -> Result<bool, BackendError> {
         let (election, owner) = (election.clone(), owner.clone());
-        self.run(move |store| store.release(&election, &owner, token))
+        self.run(move |store, wanted| store.release(&election, &owner, token, wanted))
             .await
     }
 
     async fn peek(&self, election: &ElectionName) -> Result<Option<Leader>, BackendError> {
         let election = election.clone();
-        self.run(move |store| store.peek(&election)).await
+        self.run(move |store, _| store.peek(&election)).await
     }
 
     fn watch(self: Arc<Self>, election: ElectionName, hints: Hints) -> Option<Watch> {
@@ -219,11 +223,48 @@ impl Backend for FileStore {
     async fn close(&self) {
         self.poller.stop();
         let _ = self
-            .run(|store| {
+            .run(|store, _| {
                 store.lock_alive().take();
                 Ok(())
             })
             .await;
+    }
+}
+
+/// Whether somebody still waits for an operation. What was given up must not write any more: a campaign
+/// that wakes late would take over what the same candidate's next one won.
+#[derive(Debug, Clone)]
+struct Wanted(Arc<AtomicBool>);
+
+impl Wanted {
+    fn check(&self) -> Result<(), BackendError> {
+        if self.0.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        Err(BackendError::transient(
+            "given-up",
+            "nobody waits for this operation any more, so it wrote nothing",
+        ))
+    }
+}
+
+/// Whoever waits. Its drop gives the operation up.
+#[derive(Debug)]
+struct Asking {
+    wanted: Wanted,
+}
+
+impl Default for Asking {
+    fn default() -> Self {
+        Self {
+            wanted: Wanted(Arc::new(AtomicBool::new(true))),
+        }
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        self.wanted.0.store(false, Ordering::SeqCst);
     }
 }
 
@@ -236,6 +277,8 @@ struct Store {
     alive: Mutex<Option<Arc<Alive>>>,
     drafts: Drafts,
     seen: Mutex<HashMap<ElectionName, Observation<u64>>>,
+    /// What peeking saw. Apart, since peeking takes no part: no takeover may rest on it.
+    peeked: Mutex<HashMap<ElectionName, Observation<u64>>>,
 }
 
 impl Store {
@@ -334,9 +377,11 @@ impl Store {
         owner: &Owner,
         duration: Duration,
         term: Option<Token>,
+        wanted: &Wanted,
     ) -> Result<Outcome, BackendError> {
         let dir = self.dir_of(election);
         for _ in 0..CONTENTION_LIMIT {
+            wanted.check()?;
             let Some(newest) = self.newest(election)? else {
                 if term.is_some() {
                     return Ok(Outcome::Other {
@@ -373,7 +418,7 @@ impl Store {
             });
             // A power cut must not make a token appear twice. A renewal that it undoes does no harm.
             let begins = term.is_none();
-            match self.publish(&dir, &alive, newest.version, &record, begins)? {
+            match self.publish(&dir, &alive, newest.version, &record, begins, wanted)? {
                 Published::Lost => {}
                 Published::Won(version) => {
                     self.observe(election, version, duration);
@@ -395,9 +440,11 @@ impl Store {
         election: &ElectionName,
         owner: &Owner,
         token: Token,
+        wanted: &Wanted,
     ) -> Result<bool, BackendError> {
         let dir = self.dir_of(election);
         for _ in 0..CONTENTION_LIMIT {
+            wanted.check()?;
             let Some(newest) = self.newest(election)? else {
                 return Ok(false);
             };
@@ -408,7 +455,9 @@ impl Store {
                 .alive()
                 .map_err(|error| self.failed("be written", &error))?;
             let record = Record::Free { last: Some(token) };
-            if let Published::Won(_) = self.publish(&dir, &alive, newest.version, &record, false)? {
+            if let Published::Won(_) =
+                self.publish(&dir, &alive, newest.version, &record, false, wanted)?
+            {
                 self.ring(election);
                 return Ok(true);
             }
@@ -420,9 +469,20 @@ impl Store {
         let Some(newest) = self.newest(election)? else {
             return Ok(None);
         };
-        // Only a record that tells no leader has no duration of its own.
-        let held = self.remaining(election, &newest, Duration::ZERO).is_some();
-        Ok(leader_of(&newest).filter(|_| held).cloned())
+        let received = self.clock.now();
+        let Ok(Record::Held(held)) = newest.record else {
+            return Ok(None);
+        };
+        if alive::is_dead(&self.root, &held.alive) {
+            return Ok(None);
+        }
+        let known = lock(&self.seen)
+            .get(election)
+            .is_some_and(|seen| seen.expired(received) == Some(&newest.version));
+        let mut peeked = lock(&self.peeked);
+        let observation = peeked.entry(election.clone()).or_default();
+        let remaining = observation.observe(newest.version, held.duration, received);
+        Ok(Some(held.leader).filter(|_| !known && !remaining.is_zero()))
     }
 
     fn newest(&self, election: &ElectionName) -> Result<Option<Newest>, BackendError> {
@@ -484,10 +544,12 @@ impl Store {
         after: u64,
         record: &Record,
         durable: bool,
+        wanted: &Wanted,
     ) -> Result<Published, BackendError> {
         let draft = self.drafts.path(&self.root, alive.name());
-        chain::publish(dir, &draft, after, record, durable).map_err(|error| match error {
+        chain::publish(dir, &draft, after, record, durable, wanted).map_err(|error| match error {
             WriteError::Before(error) => self.failed("be written", &error),
+            WriteError::GivenUp(error) => error,
             WriteError::After(error) => BackendError::ambiguous(
                 "io",
                 format!("a write in {} may have failed: {error}", dir.display()),
@@ -651,6 +713,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
 
+    const LONG: Duration = Duration::from_secs(60);
+
     fn name_of(election: &str) -> String {
         file_name(&ElectionName::new(election).unwrap())
     }
@@ -675,6 +739,67 @@ mod tests {
         );
     }
 
+    #[test]
+    fn what_was_given_up_writes_nothing_more_however_late_it_wakes() {
+        let root = std::env::temp_dir().join(format!("whenleader-late-{}", std::process::id()));
+        let store = FileStore::new(root.clone(), true, Arc::new(crate::clock::SystemClock));
+        let election = ElectionName::new("e").unwrap();
+        let owner = Owner {
+            instance: crate::lease::InstanceId::new("i").unwrap(),
+            nonce: 1,
+        };
+        let attempt = |term| Attempt {
+            election: &election,
+            owner: &owner,
+            duration: LONG,
+            term,
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap();
+        let win = || match runtime.block_on(store.attempt(&attempt(None))).unwrap() {
+            Outcome::Held { token, .. } => token,
+            outcome @ Outcome::Other { .. } => panic!("{outcome:?}"),
+        };
+        runtime.block_on(store.prepare()).unwrap();
+        let token = win();
+        for late in ["campaign", "renewal", "release"] {
+            let before = chain::newest(&store.store.dir_of(&election))
+                .unwrap()
+                .unwrap();
+            // It has read the record, and waits for this before it writes.
+            let latch = store.store.lock_alive();
+            let given_up = runtime.block_on(async {
+                let patience = Duration::from_millis(100);
+                match late {
+                    "campaign" => tokio::time::timeout(patience, store.attempt(&attempt(None)))
+                        .await
+                        .is_err(),
+                    "renewal" => {
+                        tokio::time::timeout(patience, store.attempt(&attempt(Some(token))))
+                            .await
+                            .is_err()
+                    }
+                    _ => tokio::time::timeout(patience, store.release(&election, &owner, token))
+                        .await
+                        .is_err(),
+                }
+            });
+            assert!(given_up, "{late}");
+            drop(latch);
+            // All workers are free again: it has ended.
+            let all = u32::try_from(WORKERS).unwrap();
+            drop(runtime.block_on(store.workers.acquire_many(all)).unwrap());
+            let after = chain::newest(&store.store.dir_of(&election))
+                .unwrap()
+                .unwrap();
+            assert_eq!(after.version, before.version, "{late}");
+        }
+        assert!(win() > token);
+        fs::remove_dir_all(&root).unwrap();
+    }
+
     #[tokio::test]
     async fn a_store_that_is_closed_with_a_term_unreleased_does_not_look_like_a_dead_process() {
         let root =
@@ -691,7 +816,8 @@ mod tests {
                 let owner = owner(nonce);
                 let election = election.clone();
                 move |store: Arc<Store>| {
-                    store.attempt(&election, &owner, Duration::from_secs(60), None)
+                    let wanted = Asking::default();
+                    store.attempt(&election, &owner, LONG, None, &wanted.wanted)
                 }
             };
             first.prepare().await.unwrap();
