@@ -15,7 +15,7 @@ use crate::backend::{Attempt, Backend, BackendError};
 use crate::candidate::{Answer, Candidate, Input, Op, Output, Request, RequestId, Rules};
 use crate::clock::{Clock, Moment};
 use crate::lease::{ElectionName, FailureKind, Hint, InstanceId, Leader, LossReason, Owner, Token};
-use crate::term::Term;
+use crate::term::{Lead, Term};
 
 /// Hints that may wait. More are dropped: they only ever say "look again".
 const HINT_QUEUE: usize = 32;
@@ -119,7 +119,7 @@ impl Campaign {
             store: &self.store,
             election: &self.election,
             lease,
-            term: None,
+            lead: Lead::default(),
             term_span: span.clone(),
             span,
             in_flight: None,
@@ -157,7 +157,7 @@ struct Driver<'a> {
     store: &'a Arc<Store>,
     election: &'a ElectionName,
     lease: Duration,
-    term: Option<Arc<Term>>,
+    lead: Lead,
     span: Span,
     term_span: Span,
     in_flight: Option<InFlight>,
@@ -170,13 +170,7 @@ impl Driver<'_> {
     fn handle(&mut self, now: Moment, input: Input) {
         let mut outputs = Vec::new();
         self.candidate.handle(now, input, &mut outputs);
-        // Readers of the deadline come before everything else: whatever an event sets off must find
-        // the truth there.
-        match (&self.term, self.candidate.leads_until()) {
-            (Some(term), Some((token, deadline))) if term.token() == token => term.extend(deadline),
-            (Some(term), _) => term.end(),
-            (None, _) => {}
-        }
+        self.lead.follow(self.candidate.leads_until(), random_hex);
         for output in outputs {
             self.act(output);
         }
@@ -192,7 +186,6 @@ impl Driver<'_> {
             Output::Promoted { token } => self.promoted(token),
             Output::Demoted { token, reason } => {
                 tracing::info!(reason = reason.as_str(), "no longer the leader");
-                self.term = None;
                 (self.tell)(Event::Demoted { token, reason });
                 self.term_span = self.span.clone();
             }
@@ -240,17 +233,14 @@ impl Driver<'_> {
 
     fn promoted(&mut self, token: Token) {
         // A term that was over before we came here is told all the same: its end follows.
-        let deadline = self
-            .candidate
-            .leads_until()
-            .map_or(Moment::ORIGIN, |(_, deadline)| deadline);
-        let term = Arc::new(Term::new(token, random_hex(), deadline));
+        let over = || Arc::new(Term::new(token, random_hex(), Moment::ORIGIN));
+        let led = self.lead.term().filter(|term| term.token() == token);
+        let term = led.cloned().unwrap_or_else(over);
         self.term_span = tracing::info_span!(
             parent: &self.span, "term", %token, trace = term.trace_id()
         );
         let _in_term = self.term_span.clone().entered();
         tracing::info!("leader now");
-        self.term = Some(term.clone());
         (self.tell)(Event::Promoted(term));
     }
 

@@ -247,10 +247,6 @@ impl Candidate {
         &self.owner
     }
 
-    pub fn rules(&self) -> &Rules {
-        &self.rules
-    }
-
     /// The term that this instance leads, and its deadline. Leading is true only before the deadline;
     /// whoever shares this with others shares both, and compares with the clock at each look.
     pub fn leads_until(&self) -> Option<(Token, Moment)> {
@@ -258,16 +254,6 @@ impl Candidate {
             Standing::Leader(term) => Some((term.token, term.deadline)),
             _ => None,
         }
-    }
-
-    pub fn is_leader(&self, now: Moment) -> bool {
-        self.leads_until()
-            .is_some_and(|(_, deadline)| now < deadline)
-    }
-
-    /// The last leader seen; kept after it is gone.
-    pub fn last_leader(&self) -> Option<&Leader> {
-        self.seen.as_ref()
     }
 
     /// The request whose answer still counts. Any other may be cancelled.

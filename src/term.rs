@@ -1,8 +1,10 @@
-//! The one fact that `isLeader()` reads: until when a term is led.
+//! The one fact that `isLeader()` reads: until when a term is led. A candidate's truth gets here by
+//! [`Lead::follow`], and by nothing else.
 //!
 //! Written by the thread that runs the election, read by any thread at any time, without a lock. A term
 //! that has ended stays ended, so whoever still holds an old term can never see it come back.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::atomics::{AtomicU64, Ordering};
@@ -63,6 +65,43 @@ impl Term {
     }
 }
 
+/// The term that an instance leads now, as everybody but its candidate sees it.
+#[derive(Debug, Default)]
+pub struct Lead {
+    term: Option<Arc<Term>>,
+}
+
+impl Lead {
+    /// To be called with [`Candidate::leads_until`] after each step of the candidate, before anybody is
+    /// told of it: whatever an event sets off must find the truth here.
+    ///
+    /// [`Candidate::leads_until`]: crate::candidate::Candidate::leads_until
+    pub fn follow(
+        &mut self,
+        leads_until: Option<(Token, Moment)>,
+        trace_id: impl FnOnce() -> String,
+    ) {
+        match (&self.term, leads_until) {
+            (Some(term), Some((token, deadline))) if term.token == token => term.extend(deadline),
+            (before, now) => {
+                if let Some(term) = before {
+                    term.end();
+                }
+                self.term =
+                    now.map(|(token, deadline)| Arc::new(Term::new(token, trace_id(), deadline)));
+            }
+        }
+    }
+
+    pub fn term(&self) -> Option<&Arc<Term>> {
+        self.term.as_ref()
+    }
+
+    pub fn is_led(&self, now: Moment) -> bool {
+        self.term.as_ref().is_some_and(|term| term.is_led(now))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -95,5 +134,21 @@ mod tests {
         term.extend(Moment::from_nanos(200));
         assert!(!term.is_led(Moment::from_nanos(1)));
         assert_eq!(term.remaining(Moment::from_nanos(1)), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_lead_follows_its_candidate_and_ends_the_term_that_it_leaves() {
+        let (first, second) = (Token::new(1).unwrap(), Token::new(2).unwrap());
+        let at = Moment::from_nanos;
+        let mut lead = Lead::default();
+        assert!(!lead.is_led(at(1)));
+        lead.follow(Some((first, at(100))), String::new);
+        let old = lead.term().unwrap().clone();
+        lead.follow(Some((first, at(200))), String::new);
+        assert!(old.is_led(at(199)), "the same term, extended");
+        lead.follow(Some((second, at(300))), String::new);
+        assert!(!old.is_led(at(1)) && lead.is_led(at(299)));
+        lead.follow(None, String::new);
+        assert!(!lead.is_led(at(1)) && lead.term().is_none());
     }
 }

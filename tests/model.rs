@@ -149,7 +149,10 @@ impl World {
         let process = &state.processes[process];
         match self.bug {
             Some(Bug::FlagWithoutClock) => process.candidate.leads_until().is_some(),
-            _ => process.candidate.is_leader(process.now(state.time)),
+            _ => process
+                .candidate
+                .leads_until()
+                .is_some_and(|(_, deadline)| process.now(state.time) < deadline),
         }
     }
 

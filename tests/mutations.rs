@@ -27,6 +27,7 @@ struct Mutant {
 const SEEDS: u32 = 50_000;
 
 const CANDIDATE: &str = "src/candidate.rs";
+const TERM: &str = "src/term.rs";
 const TIMING: &str = "src/timing.rs";
 const OBSERVATION: &str = "src/observation.rs";
 const STORE: &str = "tests/simulation/store.rs";
@@ -78,18 +79,18 @@ const MUTANTS: &[Mutant] = &[
         name: "a flag without a clock",
         hints: &[],
         edits: &[(
-            CANDIDATE,
-            ".is_some_and(|(_, deadline)| now < deadline)",
-            ".is_some_and(|_| now > Moment::ORIGIN)",
+            TERM,
+            "now.as_nanos() < self.deadline.load(Ordering::Acquire)",
+            "now.as_nanos() > ENDED && self.deadline.load(Ordering::Acquire) != ENDED",
         )],
     },
     Mutant {
         name: "still the leader at the deadline itself",
         hints: BOUND,
         edits: &[(
-            CANDIDATE,
-            ".is_some_and(|(_, deadline)| now < deadline)",
-            ".is_some_and(|(_, deadline)| now <= deadline)",
+            TERM,
+            "now.as_nanos() < self.deadline.load(Ordering::Acquire)",
+            "now.as_nanos() <= self.deadline.load(Ordering::Acquire)",
         )],
     },
     Mutant {
@@ -98,8 +99,9 @@ const MUTANTS: &[Mutant] = &[
         edits: &[
             (
                 CANDIDATE,
-                ".is_some_and(|(_, deadline)| now < deadline)",
-                ".is_some_and(|(_, deadline)| now < deadline || self.pending.is_some())",
+                "Standing::Leader(term) => Some((term.token, term.deadline)),",
+                "Standing::Leader(term) if self.pending.is_some() => Some((term.token, Moment::NEVER)),
+                Standing::Leader(term) => Some((term.token, term.deadline)),",
             ),
             (
                 CANDIDATE,

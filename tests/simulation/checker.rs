@@ -245,7 +245,7 @@ impl Conduct {
                 self.pending = None;
             }
             Output::Stopped => {
-                if self.leading.is_some() || candidate.is_leader(now) || !self.stop_asked {
+                if self.leading.is_some() || candidate.leads_until().is_some() || !self.stop_asked {
                     return Err("Stopped while leading, or not asked for".into());
                 }
                 self.stopped = true;

@@ -36,10 +36,18 @@ mod lease;
 #[path = "../../src/observation.rs"]
 mod observation;
 #[cfg(election_only)]
+#[path = "../../src/term.rs"]
+mod term;
+#[cfg(election_only)]
 #[path = "../../src/timing.rs"]
 mod timing;
 #[cfg(not(election_only))]
-use whenleader::{candidate, clock, lease, observation, timing};
+use whenleader::{candidate, clock, lease, observation, term, timing};
+
+#[cfg(election_only)]
+mod atomics {
+    pub use std::sync::atomic::{AtomicU64, Ordering};
+}
 
 mod adapter;
 mod checker;

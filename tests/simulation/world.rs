@@ -18,6 +18,7 @@ use crate::lease::{FailureKind, Hint, InstanceId, Leader, Outcome, Owner, Token}
 use crate::random::Random;
 use crate::scenario::{Class, Family, Fault, INSTANCES, Scenario, Wanted};
 use crate::store::{Held, Holder, JudgingStore, Record, Reply, VersionedStore};
+use crate::term::Lead;
 
 const MILLISECOND: Time = 1_000 * MICROSECOND;
 /// A run has some thousand events.
@@ -170,6 +171,8 @@ struct Instance {
     /// The process that runs now, if one does.
     life: usize,
     candidate: Option<Candidate>,
+    /// What `isLeader()` reads.
+    lead: Lead,
     conduct: Conduct,
     adapter: Adapter,
     /// The request that the adapter works on, and when it began.
@@ -340,6 +343,7 @@ impl World {
             let mut instance = Instance {
                 life,
                 candidate: None,
+                lead: Lead::default(),
                 conduct: Conduct::default(),
                 adapter: self.adapter(index, life),
                 working_on: None,
@@ -419,10 +423,8 @@ impl World {
     }
 
     fn leads(&self, index: usize) -> bool {
-        self.instances[index]
-            .candidate
-            .as_ref()
-            .is_some_and(|candidate| candidate.is_leader(self.local(index)))
+        let instance = &self.instances[index];
+        instance.candidate.is_some() && instance.lead.is_led(self.local(index))
     }
 
     fn current_leader(&self) -> Option<usize> {
@@ -539,6 +541,7 @@ impl World {
         instance.conduct = Conduct::default();
         instance.callbacks_until = 0;
         instance.candidate = Some(Candidate::new(owner, rules, now));
+        instance.lead = Lead::default();
         self.tell(index, Input::Tick);
         if self.instances[index].subscribed {
             self.hint(index, Hint::Watching, None, 0);
@@ -643,6 +646,7 @@ impl World {
         outputs.clear();
         let told = input.clone();
         candidate.handle(now, input, &mut outputs);
+        instance.lead.follow(candidate.leads_until(), String::new);
         let verdict = instance
             .conduct
             .judge(setup, now, before, &told, candidate, &outputs);
