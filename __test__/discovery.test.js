@@ -2,16 +2,16 @@
 
 const assert = require("node:assert/strict");
 const fs = require("node:fs");
-const os = require("node:os");
 const path = require("node:path");
 const { test } = require("node:test");
 const { discover } = require("../lib/discovery.js");
 const { parseJson, toJson } = require("../lib/json.js");
 const { fakeWorld } = require("./fake-native.js");
+const { newFolder } = require("./support/temp.js");
 
 /** Folders and files below a new folder, as an object of names and contents. */
 function tree(files) {
-  const root = fs.realpathSync(fs.mkdtempSync(path.join(os.tmpdir(), "whenleader-")));
+  const root = newFolder();
   for (const [name, content] of Object.entries(files)) {
     const file = path.join(root, name);
     fs.mkdirSync(path.dirname(file), { recursive: true });

@@ -2,10 +2,9 @@
 
 const assert = require("node:assert/strict");
 const fs = require("node:fs");
-const os = require("node:os");
 const path = require("node:path");
 const { test } = require("node:test");
-const { ROOT, runProgram } = require("./support/child.js");
+const { ROOT, newFolder, runProgram } = require("./support/child.js");
 
 const NAMES = [
   "ConfigError",
@@ -23,7 +22,7 @@ const run = (code, options) => runProgram(code, { bare: true, ...options });
 
 /** The package without its native part, as after an install that left it out. */
 function withoutNative() {
-  const root = fs.mkdtempSync(path.join(os.tmpdir(), "whenleader-"));
+  const root = newFolder();
   for (const part of ["index.js", "package.json", "lib"]) {
     fs.cpSync(path.join(ROOT, part), path.join(root, part), { recursive: true });
   }

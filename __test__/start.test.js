@@ -2,13 +2,13 @@
 
 const assert = require("node:assert/strict");
 const fs = require("node:fs");
-const os = require("node:os");
 const path = require("node:path");
 const { test } = require("node:test");
 const { CONFIG, fakeWorld, gate, settle, sleep } = require("./fake-native.js");
+const { newFolder } = require("./support/temp.js");
 
 function folder(files = {}) {
-  const at = fs.mkdtempSync(path.join(os.tmpdir(), "whenleader-"));
+  const at = newFolder();
   for (const [name, content] of Object.entries(files))
     fs.writeFileSync(path.join(at, name), content);
   return at;

@@ -2,8 +2,8 @@
 
 const { spawn } = require("node:child_process");
 const fs = require("node:fs");
-const os = require("node:os");
 const path = require("node:path");
+const { newFolder } = require("./temp.js");
 
 const ROOT = path.join(__dirname, "..", "..");
 /** Long enough for a busy machine; a test that needs it has failed. */
@@ -20,10 +20,6 @@ const alive = new Set();
 process.on("exit", () => {
   for (const child of alive) child.kill("SIGKILL");
 });
-
-function newFolder() {
-  return fs.realpathSync(fs.mkdtempSync(path.join(os.tmpdir(), "whenleader-")));
-}
 
 class Program {
   stdout = "";
