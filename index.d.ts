@@ -200,7 +200,8 @@ export interface Cluster extends EventEmitter<ClusterEvents> {
 
   /**
    * Hands the leadership over: runs the `deregisteredFn`s, then releases the lease, and stays out of the
-   * election for `pause` milliseconds (default: `leaseDuration`; a process that is alone leads again at once).
+   * election for `pause` milliseconds (default: `leaseDuration`; a process that is alone leads again at once;
+   * more than a year counts as a year).
    * `isLeader()` is false from the call on.
    *
    * @returns Resolves when the callbacks of the term have ended; inside of a callback at once.
@@ -209,8 +210,8 @@ export interface Cluster extends EventEmitter<ClusterEvents> {
 
   /**
    * Leaves this election for good, and ends its registrations: runs the `deregisteredFn`s, waits for them (at
-   * most `stopTimeout`), then releases the lease. No `fn` runs after the call. When all elections are left, the
-   * cluster is stopped as by {@link stopCluster}.
+   * most `stopTimeout`), then releases the lease. No `fn` runs after the call, also if the cluster has not started
+   * yet. When all elections are left, the cluster is stopped as by {@link stopCluster}.
    *
    * @returns Resolves when the lease is released; inside of a callback, whose end it would wait for, at once.
    */
@@ -228,8 +229,8 @@ export interface Cluster extends EventEmitter<ClusterEvents> {
  *   (then `error` tells it); this instance need not lead yet.
  *
  * It rejects with a {@link ConfigError} that names the parameter, the value and what would be right; also if a
- * cluster of another configuration runs already, or if the process already led as its only instance, because
- * no configuration was there at the first use (see {@link expectCluster}). With a {@link LoadError} if the native
+ * cluster of another configuration runs already, or if the process already acted as its only leader, because no
+ * configuration was there at the first use (what counts as that: {@link expectCluster}). With a {@link LoadError} if the native
  * part cannot be loaded. With an {@link ElectionError} of the code `WHENLEADER_STORE` if the store refuses for
  * good.
  */
@@ -263,13 +264,22 @@ export type LogMethod = (...values: any[]) => unknown;
  * Says that {@link startCluster} will be called, so that nobody leads before: registrations wait for it. Call it
  * at the top of an application that learns its configuration only later.
  *
- * @throws {ConfigError} if the process has already led as its only instance.
+ * Before it, a process without a configuration is alone and leads. It has acted on that, and it is too late for a
+ * cluster, once a `fn` was run, `waitUntilLeader()` gave a term, or a listener of `promoted` was called: work may
+ * be going on. That `isLeader()` answered true does not count, so that a question asked early, as by a health
+ * check, makes no start fail; do no work on such an answer in an application that starts a cluster later.
+ *
+ * @throws {ConfigError} if the process has already acted as its only leader.
  */
 export function expectCluster(): void;
 
 /**
  * Stops all elections of this process, as {@link Cluster.stop} does, and closes what it opened. Until
  * `startCluster()` is called again, nobody leads here.
+ *
+ * Called by the main thread, it stops those of worker threads too; a worker joins the next cluster of its process
+ * at its next call of {@link whenLeader}, {@link useCluster} or {@link startCluster}. Called by a worker, it stops
+ * that worker's part only.
  *
  * SIGTERM and SIGINT do the same before they end the process, if the application has no listener of its own
  * for them (the parameter `signals: false` switches that off). At process.exit(), an uncaught exception, or when
@@ -306,7 +316,7 @@ export class LeadershipLostError extends Error {
 /** Something about an election that is neither its configuration nor the loss of a term. */
 export interface ElectionError extends Error {
   /**
-   * - `WHENLEADER_STORE`: the store fails; `reason` says how
+   * - `WHENLEADER_STORE`: the store fails, or the election on it; `reason` says how
    * - `WHENLEADER_OVERRUN`: callbacks of a lost term have not ended although its lease is about to
    * - `WHENLEADER_TIMEOUT`, `WHENLEADER_STOPPED`: of `waitUntilLeader()`
    */
@@ -316,7 +326,13 @@ export interface ElectionError extends Error {
     | "WHENLEADER_TIMEOUT"
     | "WHENLEADER_STOPPED";
   readonly election: string | undefined;
-  /** A word for programs: `unreachable`, `timeout`, `refused`, `read-only`, ... */
+  /**
+   * A word for programs. Of `WHENLEADER_STORE`: `unreachable`, `timeout`, `refused`, `read-only`, ... tell what
+   * the store did; `token-went-back` that it forgot what it had been told (its data was lost or replaced);
+   * `id-shared` that another instance has the same `instanceId`; `campaign-died` that this instance's part in the
+   * election failed and was begun again; `config` that a configuration that was found cannot be used, and `cause`
+   * is the {@link ConfigError}.
+   */
   readonly reason: string | undefined;
   /** It will not mend by itself. */
   readonly fatal: boolean;

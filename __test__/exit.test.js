@@ -4,7 +4,7 @@ const assert = require("node:assert/strict");
 const fs = require("node:fs");
 const path = require("node:path");
 const { test } = require("node:test");
-const { Program, newFolder, runProgram } = require("./support/child.js");
+const { Program, ROOT, newFolder, runProgram } = require("./support/child.js");
 
 const CONFIG = { type: "StoreCluster", leaseDuration: 1500, renewInterval: 500 };
 const posix = { skip: process.platform === "win32" && "Windows has no signals" };
@@ -171,6 +171,22 @@ test("a callback that does not end delays a signal by stopTimeout at most", posi
     { config: { ...CONFIG, stopTimeout: 300 } },
   );
   assert.equal(signal, "SIGTERM");
+});
+
+test("a signal waits for the callbacks, however long stopTimeout is", posix, async () => {
+  const exit = JSON.stringify(path.join(ROOT, "lib", "exit.js"));
+  const { signal, stdout } = await runProgram(
+    `require(${exit}).watchExit({
+       stop: () => new Promise((resolve) => setTimeout(resolve, 300)).then(() => say("stopped")),
+       releaseNow: () => say("released"),
+       stopTimeout: 2 ** 31,
+       signals: true,
+       log: { info: () => {} },
+     });
+     process.kill(process.pid, "SIGTERM");
+     setInterval(() => {}, 1000);`,
+  );
+  assert.deepEqual([signal, stdout], ["SIGTERM", "stopped\nreleased\n"]);
 });
 
 test("an application that has a listener of its own decides itself", posix, async () => {

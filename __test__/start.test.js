@@ -360,6 +360,34 @@ test("a logger in the configuration is used, and stays out of its JSON", async (
   assert.deepEqual(lines, ["warn whenleader: careful"]);
 });
 
+test("a logger is taken from the cluster's own parameters only, in each form", async () => {
+  const type = "StoreCluster";
+  for (const [wrap, plain] of [
+    [(logger) => ({ cluster: { type, logger } }), { cluster: { type } }],
+    [(logger) => ({ type, logger }), { type }],
+    [
+      (logger) => ({ services: { logger: { type: "Log", logger: {} }, mine: { type, logger } } }),
+      { services: { logger: { type: "Log", logger: {} }, mine: { type } } },
+    ],
+  ]) {
+    const { environment, native, logger, lines } = lonely();
+    native.info.warnings = ["careful"];
+    await environment.startCluster(wrap(logger));
+    assert.deepEqual(JSON.parse(native.checked.json), plain);
+    assert.deepEqual(lines, ["warn whenleader: careful"]);
+    for (const bad of [5, "console", {}, false]) {
+      await assert.rejects(lonely().environment.startCluster(wrap(bad)), {
+        name: "ConfigError",
+        message: /"logger" must be/,
+      });
+    }
+  }
+  await assert.rejects(lonely().environment.startCluster({ cluster: { type }, logger: console }), {
+    name: "ConfigError",
+    message: /logger .*beside/,
+  });
+});
+
 test("signs of several instances without a configuration get one warning that each leads", async () => {
   const signs = [
     { env: { KUBERNETES_SERVICE_HOST: "10.0.0.1" } },
@@ -566,4 +594,54 @@ test("who waits while a cluster is started again waits for the new one, and know
   native.elections.get("leader").promote(9);
   assert.equal((await next).token, 9);
   await environment.stopCluster();
+});
+
+test("what keeps an implicit start from going on is told as the documented kind of error", async () => {
+  const { environment, native, logger } = configured();
+  environment.useLogger(logger);
+  const heard = [];
+  environment.useCluster().on("error", (error) => heard.push(error));
+  native.startGate = Promise.reject(
+    Object.assign(new Error("the directory cannot serve"), { code: "WHENLEADER_CONFIG" }),
+  );
+  await settle();
+  assert.equal(heard.length, 1);
+  const [{ name, code, reason, fatal, election, cause }] = heard;
+  assert.deepEqual(
+    [name, code, reason, fatal, election, cause.name],
+    ["ElectionError", "WHENLEADER_STORE", "config", true, "leader", "ConfigError"],
+  );
+});
+
+test("no duration is too long", async () => {
+  const long = 2 ** 31;
+  const { environment, native, logger } = lonely();
+  native.info = { ...native.info, type: "LocalCluster", stopTimeout: long };
+  const cluster = await environment.startCluster({ cluster: {} }, logger);
+  const ended = gate();
+  environment.whenLeader(
+    () => {},
+    () => ended.promise,
+  );
+  await settle();
+  const stepped = cluster.stepDown({ pause: long });
+  ended.open();
+  await stepped;
+  const wait = cluster.waitUntilLeader({ timeout: long - 0.5 });
+  assert.equal(await Promise.race([wait, sleep(50)]), undefined, "neither leads nor times out");
+  const refused = assert.rejects(wait, { code: "WHENLEADER_STOPPED" });
+  await environment.stopCluster();
+  await refused;
+  // Its stop waits for the callbacks.
+  await environment.startCluster({ cluster: {} }, logger);
+  const slow = gate();
+  environment.whenLeader(
+    () => {},
+    () => slow.promise,
+  );
+  await settle();
+  const stopped = environment.stopCluster().then(() => "stopped");
+  assert.equal(await Promise.race([stopped, sleep(50)]), undefined);
+  slow.open();
+  assert.equal(await stopped, "stopped");
 });

@@ -8,11 +8,15 @@ const { inspect } = require("node:util");
 const { Standing } = require("./election.js");
 const { ElectionError } = require("./errors.js");
 const { hold } = require("./hold.js");
+const { after } = require("./timer.js");
 
 /** @typedef {import("./election.js").Election} Election */
 /** @typedef {import("./environment.js").Environment} Environment */
 /** @typedef {import("../index.js").Term} Term */
 /** @typedef {{ resolve: (term: Term) => void, reject: (error: unknown) => void }} Waiter */
+
+/** A year, which is for ever; far more would overflow the clock of the native side. */
+const LONGEST_PAUSE = 365 * 24 * 60 * 60 * 1000;
 
 class Cluster extends EventEmitter {
   #environment;
@@ -76,8 +80,7 @@ class Cluster extends EventEmitter {
         this.#waiters.add(waiter);
         cleanups.push(() => this.#waiters.delete(waiter));
         if (timeout !== undefined) {
-          const timer = setTimeout(() => reject(this.#timeoutError(timeout)), timeout);
-          cleanups.push(() => clearTimeout(timer));
+          cleanups.push(after(timeout, () => reject(this.#timeoutError(timeout))));
         }
         if (signal !== undefined) {
           const onAbort = () => reject(signal.reason);
@@ -214,8 +217,7 @@ function checkWaitOptions(options) {
       `waitUntilLeader({ signal }) must be an AbortSignal, not ${inspect(signal)}`,
     );
   }
-  // A timer cannot run longer than 2^31 - 1 ms; who asks for more means: no limit.
-  return { timeout: timeout !== undefined && timeout < 2 ** 31 ? timeout : undefined, signal };
+  return { timeout: timeout === Number.POSITIVE_INFINITY ? undefined : timeout, signal };
 }
 
 /**
@@ -230,7 +232,7 @@ function checkPause(options) {
       `stepDown({ pause }) must be a number of milliseconds, 0 or more, not ${inspect(pause)}`,
     );
   }
-  return pause;
+  return Math.min(pause, LONGEST_PAUSE);
 }
 
 /**

@@ -125,11 +125,22 @@ function fromWebdaConfig(folder) {
 function namesCluster(config) {
   const top = asObject(config);
   return [top, asObject(top?.services)].some((services) =>
-    Object.values(services ?? {}).some((service) => {
-      const type = asObject(service)?.type;
-      return typeof type === "string" && /cluster/i.test(type);
-    }),
+    Object.values(services ?? {}).some(isCluster),
   );
+}
+
+/** Whether a service is a cluster of ours. @param {unknown} service */
+function isOurs(service) {
+  const type = asObject(service)?.type;
+  return (
+    typeof type === "string" && /^(Webda\/)?(Store|Kubernetes|LeaderApi|Local)Cluster/.test(type)
+  );
+}
+
+/** Whether a service is, or is surely meant to be, a cluster of ours. @param {unknown} service */
+function isCluster(service) {
+  const type = asObject(service)?.type;
+  return typeof type === "string" && /cluster/i.test(type);
 }
 
 /**
@@ -170,4 +181,4 @@ function signOfSeveralInstances(env, isClusterWorker) {
   return null;
 }
 
-module.exports = { discover, signOfSeveralInstances };
+module.exports = { discover, isCluster, isOurs, signOfSeveralInstances };

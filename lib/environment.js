@@ -8,7 +8,7 @@
 
 const { insideCallback } = require("./callbacks.js");
 const { Cluster } = require("./cluster.js");
-const { discover, signOfSeveralInstances } = require("./discovery.js");
+const { discover, isCluster, isOurs, signOfSeveralInstances } = require("./discovery.js");
 const { Election } = require("./election.js");
 const {
   ConfigError,
@@ -342,7 +342,16 @@ class Environment {
           "the cluster did not start, and nobody leads here; startCluster() tries again",
           { err: error },
         );
-        for (const cluster of this.#clusters.values()) this.#tell(cluster, "error", [error]);
+        const told =
+          error instanceof ElectionError
+            ? error
+            : new ElectionError("WHENLEADER_STORE", error.message, {
+                election: chosen.plan.info?.leaseName,
+                reason: "config",
+                fatal: true,
+                cause: error,
+              });
+        for (const cluster of this.#clusters.values()) this.#tell(cluster, "error", [told]);
       });
     });
   }
@@ -837,15 +846,35 @@ function readConfig(config) {
         `it was given ${config === null ? "null" : Array.isArray(config) ? "an array" : `a ${typeof config}`}`,
     );
   }
-  /** @type {unknown} */
-  let logger;
+  const section = clusterSection(config);
+  const { logger } = section;
+  const beside = section === config ? undefined : Reflect.get(config, "logger");
+  if (isObject(beside) && typeof beside.warn === "function") {
+    throw new ConfigError(
+      "startCluster(): logger has no meaning beside the cluster; put it among the cluster's " +
+        "parameters, or give it as startCluster(config, { logger })",
+    );
+  }
   // A logger is for this side; JSON has no place for it.
-  const json = toJson(config, (key, value) => {
-    const isLogger = key === "logger" && typeof value === "object" && value !== null;
-    if (isLogger) logger ??= value;
-    return isLogger;
-  });
+  const json = toJson(config, (owner, key) => owner === section && key === "logger");
   return { json, logger };
+}
+
+/** @type {(value: unknown) => value is Record<string, unknown>} */
+const isObject = (value) => typeof value === "object" && value !== null;
+
+/**
+ * Where the parameters of the cluster stand, in any of the three forms. What is wrong with them is for the
+ * native side to say.
+ *
+ * @param {object} config
+ * @returns {Record<string, unknown>}
+ */
+function clusterSection(config) {
+  const { services, cluster } = /** @type {Record<string, unknown>} */ (config);
+  const all = isObject(services) ? Object.values(services) : [];
+  const section = isObject(services) ? (all.find(isOurs) ?? all.find(isCluster)) : cluster;
+  return isObject(section) ? section : /** @type {Record<string, unknown>} */ (config);
 }
 
 module.exports = { Environment };

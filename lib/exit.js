@@ -2,6 +2,7 @@
 // released keeps everybody waiting until it expires.
 
 const { constants } = require("node:os");
+const { after } = require("./timer.js");
 
 /** @type {readonly NodeJS.Signals[]} */
 const SIGNALS = ["SIGTERM", "SIGINT"];
@@ -39,9 +40,9 @@ function watchExit({ releaseNow, stop, stopTimeout, signals, log }) {
     }
     stopping = true;
     log.info(`${signal}: stopping, then ending`);
-    const timeout = setTimeout(() => finish(signal), stopTimeout);
+    const noLimit = after(stopTimeout, () => finish(signal));
     stop().finally(() => {
-      clearTimeout(timeout);
+      noLimit();
       finish(signal);
     });
   };

@@ -79,7 +79,7 @@ function firstError(text) {
  * name it.
  *
  * @param {unknown} config
- * @param {(key: string, value: unknown) => boolean} [omit]  which members of objects to leave out
+ * @param {(owner: object, key: string) => boolean} [omit]  which members of objects to leave out
  * @returns {string}
  */
 function toJson(config, omit = () => false) {
@@ -117,7 +117,7 @@ function toJson(config, omit = () => false) {
     } else {
       result = Object.fromEntries(
         Object.entries(value)
-          .filter(([key, member]) => !omit(key, member))
+          .filter(([key]) => !omit(value, key))
           .map(([key, member]) => [key, plain(member)]),
       );
     }

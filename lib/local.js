@@ -2,6 +2,7 @@
 // nothing else needs to know the difference, but no thread, no file and no store.
 
 const { randomBytes } = require("node:crypto");
+const { after } = require("./timer.js");
 
 /** @typedef {import("./native-types").Dispatch} Dispatch */
 /** @typedef {import("./native-types").ElectionSource} ElectionSource */
@@ -64,8 +65,8 @@ class LocalElection {
   #leads = true;
   /** What waits for the end of the last term's callbacks. @type {(() => void) | null} */
   #onSettled = null;
-  /** @type {NodeJS.Timeout | undefined} */
-  #timer;
+  /** Keeps a pause from ending. */
+  #cancelPause = () => {};
   /** @type {Promise<void> | null} */
   #stopped = null;
 
@@ -103,24 +104,23 @@ class LocalElection {
   stepDown(pause) {
     if (!this.#leads) return;
     this.#onSettled = () => {
-      this.#timer = setTimeout(() => this.#lead(), pause ?? 0);
-      this.#timer.unref();
+      this.#cancelPause = after(pause ?? 0, () => this.#lead(), { holds: false });
     };
     this.#end("steppedDown");
   }
 
   stop() {
     if (this.#stopped === null) {
-      clearTimeout(this.#timer);
+      this.#cancelPause();
       /** @type {Promise<void>} */
       this.#stopped = new Promise((resolve) => {
         if (!this.#leads && this.#onSettled === null) {
           resolve();
           return;
         }
-        const timer = setTimeout(resolve, this.#info.stopTimeout);
+        const noLimit = after(this.#info.stopTimeout, resolve);
         this.#onSettled = () => {
-          clearTimeout(timer);
+          noLimit();
           resolve();
         };
       });
@@ -130,7 +130,7 @@ class LocalElection {
   }
 
   abandon() {
-    clearTimeout(this.#timer);
+    this.#cancelPause();
     this.#leads = false;
     this.#stopped = Promise.resolve();
   }
