@@ -230,6 +230,7 @@ macro_rules! conformance {
             a_watch_hears_a_release,
             a_watch_hears_renewals_and_new_terms,
             several_watches_on_one_election_all_hear,
+            a_watcher_that_listens_late_hears_the_release_all_the_same,
             peeking_tells_the_leader_and_takes_no_part,
         );
     };
@@ -708,6 +709,24 @@ pub async fn several_watches_on_one_election_all_hear(store: &impl Fixture) {
     let mut third = b.watch(&one).await;
     a.release(&one, token).await;
     third.until("Free", |hint| hint == Hint::Free).await;
+}
+
+pub async fn a_watcher_that_listens_late_hears_the_release_all_the_same(store: &impl Fixture) {
+    let election = name("leader");
+    let (a, b) = (
+        Client::new(&store.url(), "a").await,
+        Client::new(&store.url(), "b").await,
+    );
+    let mut hearing = b.watch(&election).await;
+    let token = a.win(&election, LONG).await;
+    // More than any queue of hints holds.
+    for _ in 0..100 {
+        held(a.renew(&election, LONG, token).await);
+    }
+    assert!(a.release(&election, token).await);
+    // As long as nobody listens, the store has told all that it has to tell.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    hearing.until("Free", |hint| hint == Hint::Free).await;
 }
 
 pub async fn peeking_tells_the_leader_and_takes_no_part(store: &impl Fixture) {

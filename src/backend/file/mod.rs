@@ -213,11 +213,7 @@ impl Backend for FileStore {
     }
 
     fn watch(self: Arc<Self>, election: ElectionName, hints: Hints) -> Option<Watch> {
-        let listening = self.poller.listen(election, hints.clone());
-        Some(Box::pin(async move {
-            hints.closed().await;
-            drop(listening);
-        }))
+        Some(Box::pin(self.poller.listen(election, hints).forward()))
     }
 
     async fn close(&self) {

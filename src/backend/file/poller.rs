@@ -9,16 +9,16 @@ use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
 use super::alarm::Alarm;
 use super::alive::Witness;
 use super::record::Record;
-use super::{Store, chain, file_name, lock};
+use super::{Store, chain, file_name};
 use crate::backend::Hints;
-use crate::backend::watchers::{Listening, Watchers};
+use crate::backend::watchers::{Listening, Running, Watchers};
 use crate::clock::Moment;
 use crate::lease::{ElectionName, Hint};
 
@@ -32,13 +32,6 @@ const IDLE_LOOK: Duration = Duration::from_millis(250);
 pub(super) struct Poller {
     store: Arc<Store>,
     watchers: Arc<Watchers>,
-    state: Mutex<State>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    running: bool,
-    stopped: bool,
 }
 
 impl Poller {
@@ -46,56 +39,33 @@ impl Poller {
         Self {
             store,
             watchers: Arc::default(),
-            state: Mutex::default(),
         }
     }
 
     pub fn listen(self: &Arc<Self>, election: ElectionName, hints: Hints) -> Listening {
         let listening = self.watchers.add(election, hints);
-        let mut state = lock(&self.state);
-        if !state.running && !state.stopped {
+        if let Some(running) = self.watchers.begin() {
             let poller = Arc::clone(self);
             let started = thread::Builder::new()
                 .name("whenleader-file".into())
-                .spawn(move || poller.run());
-            match started {
-                Ok(_) => state.running = true,
+                .spawn(move || poller.run(running));
+            if let Err(error) = started {
                 // Without hints the campaigns ask at every interval, as they do with other stores.
-                Err(error) => tracing::warn!(%error, "the embedded store cannot watch for changes"),
+                tracing::warn!(%error, "the embedded store cannot watch for changes");
             }
         }
         listening
     }
 
     pub fn stop(&self) {
-        lock(&self.state).stopped = true;
+        self.watchers.stop();
     }
 
-    fn run(&self) {
-        let _guard = OnPanic(self);
+    fn run(&self, mut running: Running) {
         let mut rounds = Rounds::new(&self.store, &self.watchers);
-        loop {
-            {
-                let mut state = lock(&self.state);
-                if state.stopped || self.watchers.is_empty() {
-                    state.running = false;
-                    return;
-                }
-            }
+        while !running.has_ended() {
             rounds.next();
             rounds.alarm.wait();
-        }
-    }
-}
-
-/// Says that nothing is heard any more; whoever listens next starts another thread.
-struct OnPanic<'a>(&'a Poller);
-
-impl Drop for OnPanic<'_> {
-    fn drop(&mut self) {
-        if thread::panicking() {
-            lock(&self.0.state).running = false;
-            self.0.watchers.tell_all(Hint::Blind);
         }
     }
 }

@@ -2,7 +2,7 @@
 //! by itself and says when it cannot hear.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -10,7 +10,7 @@ use redis::aio::{PubSubSink, PubSubStream};
 use tokio::time::{sleep, timeout};
 
 use super::Link;
-use crate::backend::watchers::{Listening, Watchers};
+use crate::backend::watchers::{Listening, Running, Watchers};
 use crate::backend::{BackendError, Hints};
 use crate::lease::{ElectionName, Hint, Token};
 
@@ -24,13 +24,6 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 pub(super) struct Listener {
     link: Arc<Link>,
     watchers: Arc<Watchers>,
-    state: Mutex<State>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    running: bool,
-    stopped: bool,
 }
 
 impl Listener {
@@ -38,34 +31,29 @@ impl Listener {
         Self {
             link,
             watchers: Arc::default(),
-            state: Mutex::default(),
         }
     }
 
     pub fn listen(self: &Arc<Self>, election: ElectionName, hints: Hints) -> Listening {
         let listening = self.watchers.add(election, hints);
-        let mut state = self.lock();
-        if !state.running && !state.stopped {
-            state.running = true;
+        if let Some(running) = self.watchers.begin() {
             let listener = Arc::clone(self);
-            tokio::spawn(async move { listener.run().await });
+            tokio::spawn(async move { listener.run(running).await });
         }
         listening
     }
 
     pub fn stop(&self) {
-        self.lock().stopped = true;
-        self.watchers.wake();
+        self.watchers.stop();
     }
 
-    async fn run(&self) {
-        let _guard = OnPanic(self);
+    async fn run(&self, mut running: Running) {
         let mut pause = FIRST_PAUSE;
         let mut deaf = false;
-        while !self.has_ended() {
+        while !running.has_ended() {
             let mut heard = false;
             let ended = match self.connect().await {
-                Ok((sink, stream)) => self.hear(sink, stream, &mut heard).await,
+                Ok((sink, stream)) => self.hear(sink, stream, &mut running, &mut heard).await,
                 Err(error) => Err(error),
             };
             let Err(error) = ended else { return };
@@ -98,6 +86,7 @@ impl Listener {
         &self,
         mut sink: PubSubSink,
         mut stream: PubSubStream,
+        running: &mut Running,
         heard: &mut bool,
     ) -> Result<(), BackendError> {
         let mut subscribed = HashMap::new();
@@ -109,7 +98,7 @@ impl Listener {
                 self.follow_watchers(&mut sink, &mut subscribed).await?;
                 *heard = true;
             }
-            if self.has_ended() {
+            if running.has_ended() {
                 return Ok(());
             }
             tokio::select! {
@@ -185,33 +174,9 @@ impl Listener {
         )
     }
 
-    /// Whether nobody needs it any more; a later listener starts another one then.
-    fn has_ended(&self) -> bool {
-        let mut state = self.lock();
-        let ended = state.stopped || self.watchers.is_empty();
-        state.running = !ended;
-        ended
-    }
-
     async fn stopping(&self) {
-        while !(self.lock().stopped || self.watchers.is_empty()) {
+        while !self.watchers.is_over() {
             self.watchers.changed().await;
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Says that nothing is heard any more; whoever listens next starts another task.
-struct OnPanic<'a>(&'a Listener);
-
-impl Drop for OnPanic<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.lock().running = false;
-            self.0.watchers.tell_all(Hint::Blind);
         }
     }
 }

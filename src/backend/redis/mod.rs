@@ -202,9 +202,7 @@ impl Backend for RedisStore {
 
     fn watch(self: Arc<Self>, election: ElectionName, hints: Hints) -> Option<Watch> {
         Some(Box::pin(async move {
-            let listening = self.listener.listen(election, hints.clone());
-            hints.closed().await;
-            drop(listening);
+            self.listener.listen(election, hints).forward().await;
         }))
     }
 
