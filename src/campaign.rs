@@ -3,9 +3,8 @@
 //! All decisions are the candidate's. This module owns no rule of the election; it carries inputs in
 //! and outputs out, on the clock that it is given.
 
-use std::collections::BTreeSet;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
@@ -14,7 +13,8 @@ use tracing::{Instrument, Span};
 use crate::backend::{Attempt, Backend, BackendError};
 use crate::candidate::{Answer, Candidate, Input, Op, Output, Request, RequestId, Rules};
 use crate::clock::{Clock, Moment};
-use crate::lease::{ElectionName, FailureKind, Hint, InstanceId, Leader, LossReason, Owner, Token};
+use crate::identity::{is_ours, trace_id};
+use crate::lease::{ElectionName, FailureKind, Hint, Leader, LossReason, Owner, Token};
 use crate::term::{Lead, Term};
 
 /// Hints that may wait. More are dropped: they only ever say "look again".
@@ -58,12 +58,12 @@ pub type Tell = Arc<dyn Fn(Event) + Send + Sync>;
 
 /// A backend, prepared before its first use. Preparing is tried again until it worked.
 #[derive(Debug)]
-pub struct Store {
+pub struct PreparedStore {
     backend: Arc<dyn Backend>,
     prepared: tokio::sync::OnceCell<()>,
 }
 
-impl Store {
+impl PreparedStore {
     pub fn new(backend: Arc<dyn Backend>) -> Self {
         Self {
             backend,
@@ -87,7 +87,7 @@ impl Store {
 #[derive(Debug)]
 pub struct Campaign {
     pub election: ElectionName,
-    pub store: Arc<Store>,
+    pub store: Arc<PreparedStore>,
     pub clock: Arc<dyn Clock>,
     pub commands: mpsc::UnboundedReceiver<Command>,
     /// Changes when timers cannot be trusted: the machine was suspended.
@@ -154,7 +154,7 @@ impl Campaign {
 /// The state of [`Campaign::run`].
 struct Driver<'a> {
     candidate: Candidate,
-    store: &'a Arc<Store>,
+    store: &'a Arc<PreparedStore>,
     election: &'a ElectionName,
     lease: Duration,
     lead: Lead,
@@ -170,7 +170,7 @@ impl Driver<'_> {
     fn handle(&mut self, now: Moment, input: Input) {
         let mut outputs = Vec::new();
         self.candidate.handle(now, input, &mut outputs);
-        self.lead.follow(self.candidate.leads_until(), random_hex);
+        self.lead.follow(self.candidate.leads_until(), trace_id);
         for output in outputs {
             self.act(output);
         }
@@ -202,7 +202,7 @@ impl Driver<'_> {
                 let store = self.store.backend().describe();
                 tracing::info!(store, "the store answers again");
             }
-            Output::IdShared(leader) if drawn().contains(&leader.owner.nonce) => {}
+            Output::IdShared(leader) if is_ours(leader.owner.nonce) => {}
             Output::IdShared(leader) => {
                 self.trouble(
                     "id-shared",
@@ -233,7 +233,7 @@ impl Driver<'_> {
 
     fn promoted(&mut self, token: Token) {
         // A term that was over before we came here is told all the same: its end follows.
-        let over = || Arc::new(Term::new(token, random_hex(), Moment::ORIGIN));
+        let over = || Arc::new(Term::new(token, trace_id(), Moment::ORIGIN));
         let led = self.lead.term().filter(|term| term.token() == token);
         let term = led.cloned().unwrap_or_else(over);
         self.term_span = tracing::info_span!(
@@ -350,32 +350,6 @@ async fn sleep_until(clock: &dyn Clock, moment: Moment) {
         return std::future::pending().await;
     }
     tokio::time::sleep(moment.since(clock.now())).await;
-}
-
-/// The nonces of this process's candidates. One of them in a record is no stranger who shares our id: it
-/// may be a campaign of ours that is just ending.
-static DRAWN: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
-
-/// A new candidate of this process.
-pub(crate) fn draw_owner(instance: &InstanceId) -> Owner {
-    let nonce = random_u64();
-    drawn().insert(nonce);
-    Owner {
-        instance: instance.clone(),
-        nonce,
-    }
-}
-
-fn drawn() -> MutexGuard<'static, BTreeSet<u64>> {
-    DRAWN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-pub(crate) fn random_u64() -> u64 {
-    getrandom::u64().expect("the system has a source of random numbers")
-}
-
-fn random_hex() -> String {
-    format!("{:016x}{:016x}", random_u64(), random_u64())
 }
 
 /// A watch that is started again should it ever end or panic. Ends when dropped.

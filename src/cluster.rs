@@ -7,17 +7,18 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 
 use crate::backend::{self, Backend, BackendError, StoreOptions, UNSUITABLE, without_password};
-use crate::campaign::{Campaign, Command, Event, Store, Tell, draw_owner, random_u64};
+use crate::campaign::{Campaign, Command, Event, PreparedStore, Tell};
 use crate::candidate::Rules;
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Config, Kind};
+use crate::identity::{default_instance_id, draw_owner, random_u64};
 use crate::lease::{ElectionName, FailureKind, InstanceId, Leader, LossReason, Token};
 use crate::term::Term;
 
@@ -44,25 +45,6 @@ pub fn runtime() -> &'static Runtime {
             .expect("the system lets a process start a thread")
     });
     &RUNTIME
-}
-
-/// `<HOSTNAME or hostname()>-<pid>-<random>`, the same for the whole process.
-///
-/// # Panics
-/// If the system has no source of random numbers.
-pub fn default_instance_id() -> &'static InstanceId {
-    static ID: OnceLock<InstanceId> = OnceLock::new();
-    ID.get_or_init(|| {
-        let host = std::env::var("HOSTNAME")
-            .ok()
-            .filter(|name| !name.is_empty());
-        let host =
-            host.unwrap_or_else(|| gethostname::gethostname().to_string_lossy().into_owned());
-        let unique = format!("-{}-{:08x}", std::process::id(), random_u64() >> 32);
-        InstanceId::new(&format!("{}{unique}", host.trim()))
-            .or_else(|_| InstanceId::new(&format!("host{unique}")))
-            .expect("a short name without control characters")
-    })
 }
 
 /// Why a cluster did not start.
@@ -104,7 +86,7 @@ impl ListenerId {
 pub struct Cluster {
     config: Config,
     instance: InstanceId,
-    store: Arc<Store>,
+    store: Arc<PreparedStore>,
     clock: Arc<dyn Clock>,
     /// Those that have not stopped yet. One that is stopping may have a successor of its name.
     elections: Mutex<Vec<Arc<Election>>>,
@@ -141,7 +123,7 @@ impl Cluster {
                 .clone()
                 .unwrap_or_else(|| default_instance_id().clone()),
             config,
-            store: Arc::new(Store::new(backend)),
+            store: Arc::new(PreparedStore::new(backend)),
             clock,
             elections: Mutex::default(),
             woken: watch::channel(0).0,

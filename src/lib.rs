@@ -6,6 +6,7 @@
 //! node        JavaScript's handles and callbacks; the only module that knows napi
 //!   cluster     the elections of this process and the thread that they run on
 //!     config      JSON to configuration
+//!     identity    who this process is
 //!     campaign    drives one candidate against one backend: timers, hints, commands
 //!       candidate   the election of one instance, pure: (now, input) -> outputs
 //!         timing      every deadline, with its reason
@@ -21,6 +22,7 @@ pub mod candidate;
 pub mod clock;
 pub mod cluster;
 pub mod config;
+pub mod identity;
 pub mod lease;
 pub mod observation;
 pub mod term;

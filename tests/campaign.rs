@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep, timeout};
 use whenleader::backend::{
     Attempt, Backend, BackendError, Capabilities, ExpiryJudge, Hints, Watch,
 };
-use whenleader::campaign::{Campaign, Command, Event, Store};
+use whenleader::campaign::{Campaign, Command, Event, PreparedStore};
 use whenleader::candidate::{OnRenewError, Rules};
 use whenleader::clock::{Clock, Moment};
 use whenleader::lease::{
@@ -238,7 +238,7 @@ fn start(store: &Arc<Scripted>, on_renew_error: OnRenewError) -> Running {
     let woken = watch::channel(0).0;
     let campaign = Campaign {
         election: ElectionName::new("leader").unwrap(),
-        store: Arc::new(Store::new(store.clone())),
+        store: Arc::new(PreparedStore::new(store.clone())),
         clock: clock.clone(),
         commands: receiver,
         woken: woken.subscribe(),

@@ -62,7 +62,7 @@ pub enum Done {
 }
 
 enum Message {
-    Election(ElectionName, Event),
+    Election(ElectionName, ListenerId, Event),
     /// The seat is given up: its election has stopped, or goes on without this environment.
     Left(ElectionName, ListenerId),
     Done(u32, Done),
@@ -346,7 +346,7 @@ impl Listener for Ear {
             exit_for_overrun(election, token.number());
         }
         self.link
-            .send(Message::Election(election.clone(), event.clone()));
+            .send(Message::Election(election.clone(), listener, event.clone()));
     }
 }
 
@@ -373,14 +373,14 @@ unsafe extern "C" {
 /// On the environment's own thread: what JavaScript gets for a message.
 fn deliver(key: usize, message: Message) -> JsEvent {
     match message {
-        Message::Election(name, event) => {
+        Message::Election(name, listener, event) => {
             if let Event::Promoted(term) = &event {
-                note(key, &name, |seat| {
+                note(key, &name, listener, |seat| {
                     *seat.term.borrow_mut() = Some(term.clone());
                 });
             }
             if let Event::Demoted { .. } = &event {
-                note(key, &name, |seat| *seat.term.borrow_mut() = None);
+                note(key, &name, listener, |seat| *seat.term.borrow_mut() = None);
             }
             of_election(&name, event)
         }
@@ -445,9 +445,12 @@ fn deliver(key: usize, message: Message) -> JsEvent {
     }
 }
 
-fn note(key: usize, name: &ElectionName, then: impl FnOnce(&Seat)) {
+/// A seat that was given up since, and taken anew, is another one.
+fn note(key: usize, name: &ElectionName, listener: ListenerId, then: impl FnOnce(&Seat)) {
     HERE.with_borrow(|all| {
-        if let Some(seat) = all.get(&key).and_then(|here| here.seats.get(name)) {
+        if let Some(seat) = all.get(&key).and_then(|here| here.seats.get(name))
+            && seat.listener == listener
+        {
             then(seat);
         }
     });

@@ -25,6 +25,7 @@ use self::environment::{Done, Environment, JsEvent, Seat};
 use crate::clock::{Clock, SystemClock};
 use crate::cluster::{self, Cluster, StartError};
 use crate::config::{Config, ConfigError, OnOverrun};
+use crate::identity;
 use crate::lease::{ElectionName, Token};
 
 /// The codes that `lib/` makes error classes of.
@@ -223,7 +224,7 @@ pub fn release_all_now(timeout_ms: f64) -> bool {
 
 #[napi(catch_unwind)]
 pub fn default_instance_id() -> String {
-    cluster::default_instance_id().as_str().to_string()
+    identity::default_instance_id().as_str().to_string()
 }
 
 fn parse(json: &str, source: &str, base_dir: &str) -> Result<Config> {
@@ -247,7 +248,7 @@ fn info(config: &Config, cluster: Option<&Cluster>) -> ClusterInfo {
     let instance = config
         .instance
         .as_ref()
-        .unwrap_or_else(|| cluster::default_instance_id());
+        .unwrap_or_else(|| identity::default_instance_id());
     ClusterInfo {
         r#type: config.type_name().to_string(),
         instance_id: instance.as_str().to_string(),
