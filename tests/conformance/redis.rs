@@ -90,6 +90,7 @@ mod alone {
         everything_deleted_ends_the_term_and_tokens_go_on_growing
         a_wrong_password_is_refused_for_good_and_never_shown
         a_user_without_rights_is_told_which_ones_are_needed
+        a_user_who_lacks_one_right_is_refused_at_start
         a_user_who_may_not_publish_leads_all_the_same
         a_full_server_is_a_failure_that_passes
         a_busy_server_is_a_failure_that_passes
@@ -266,9 +267,14 @@ mod alone {
         let port = primary.port.to_string();
         let replica = Server::start(test, kind, &["--replicaof", "127.0.0.1", &port]).unwrap();
         wait_for_replica(&primary).await;
-        let client = Client::new(&replica.url(), "a").await;
+        let client = Client {
+            backend: open(&replica.url()),
+            owner: owner("a"),
+        };
         let error = fails(&client, Transient, "read-only").await;
         assert!(error.message.contains("primary"), "{error}");
+        let error = client.backend.prepare().await.unwrap_err();
+        assert_eq!((error.kind, error.code), (Transient, "read-only"));
         // A leader whose primary became a replica.
         let leader = Client::new(&primary.url(), "b").await;
         let token = leader.win(&name("leader"), LONG).await;
@@ -371,35 +377,66 @@ mod alone {
         let Some(server) = Server::start(test, kind, &[]) else {
             return;
         };
-        let poor = ["on", ">pw", "~{cluster:*}:*", "&*", "+get", "+set"];
-        server.ask_well(&[&["ACL", "SETUSER", "poor"][..], &poor].concat());
-        let url = format!("redis://poor:pw@127.0.0.1:{}", server.port);
-        let client = Client {
-            backend: open(&url),
-            owner: owner("a"),
-        };
-        let error = client.backend.prepare().await.unwrap_err();
-        assert_eq!((error.kind, error.code), (Fatal, "refused"), "{error}");
-        assert!(error.message.contains("+evalsha"), "{error}");
+        let (user, election) = (["ACL", "SETUSER", "poor"], name("leader"));
+        server.ask_well(&[&user[..], &["on", ">pw", "~*", "&*", "+get"]].concat());
+        for place in ["", "/3", "?prefix=[shop]:"] {
+            let url = format!("redis://poor:pw@127.0.0.1:{}{place}", server.port);
+            let error = open(&url).prepare().await.expect_err(place);
+            assert_eq!((error.kind, error.code), (Fatal, "refused"), "{error}");
+            assert_eq!(error.message.contains("+select"), place == "/3", "{error}");
 
-        // And exactly those are enough.
-        let advice = error.message.split("Allow its user: ").nth(1).unwrap();
-        let (commands, rest) = advice.split_once(',').unwrap();
-        assert!(
-            rest.contains("{cluster:*}:*") && rest.contains("{cluster:*}:lease*"),
-            "{rest}"
-        );
-        let mut words = vec!["ACL", "SETUSER", "poor", "reset", "on", ">pw"];
-        words.extend(["~{cluster:*}:*", "&{cluster:*}:lease*"]);
-        words.extend(commands.split_whitespace());
-        server.ask_well(&words);
-        let client = Client::new(&url, "a").await;
-        let mut hearing = client.watch(&name("leader")).await;
-        let token = client.win(&name("leader"), LONG).await;
-        client.renew(&name("leader"), LONG, token).await;
-        assert!(client.leader(&name("leader")).await.is_some());
-        assert!(client.release(&name("leader"), token).await);
-        hearing.until("Free", |hint| hint == Hint::Free).await;
+            // And exactly those are enough.
+            let (_, advice) = error.message.split_once("allow it ").unwrap();
+            let (commands, places) = advice.split_once(", on the keys ").unwrap();
+            let (keys, rest) = places.split_once(" and the channels ").unwrap();
+            let (channels, _) = rest.split_once(' ').unwrap();
+            let patterns = [format!("~{keys}"), format!("&{channels}")];
+            let mut allowed = vec!["reset", "on", ">pw", &patterns[0], &patterns[1]];
+            allowed.extend(commands.split_whitespace());
+            server.ask_well(&[&user[..], &allowed].concat());
+            let client = Client::new(&url, "a").await;
+            let mut hearing = client.watch(&election).await;
+            let token = client.win(&election, LONG).await;
+            client.renew(&election, LONG, token).await;
+            assert!(client.leader(&election).await.is_some());
+            assert!(client.release(&election, token).await);
+            hearing.until("Free", |hint| hint == Hint::Free).await;
+            server.ask_well(&[&user[..], &["reset", "on", ">pw", "~*", "&*"]].concat());
+        }
+    }
+
+    async fn a_user_who_lacks_one_right_is_refused_at_start(kind: Kind, test: &str) {
+        let Some(server) = Server::start(test, kind, &[]) else {
+            return;
+        };
+        let url = format!("redis://poor:pw@127.0.0.1:{}/3", server.port);
+        let all = ["reset", "on", ">pw", "~*", "&*", "+@all"];
+        for missing in [
+            "-evalsha",
+            "-script|load",
+            "-get",
+            "-set",
+            "-del",
+            "-pttl",
+            "-pexpire",
+            "-time",
+            "-wait",
+            "-select",
+            "resetkeys",
+        ] {
+            server.ask_well(&["SCRIPT", "FLUSH"]);
+            server.ask_well(&[&["ACL", "SETUSER", "poor"][..], &all, &[missing]].concat());
+            let client = with_replicas_or_not(&url, Some(1), "a");
+            let error = client.backend.prepare().await.expect_err(missing);
+            assert_eq!(
+                (error.kind, error.code),
+                (Fatal, "refused"),
+                "{missing}: {error}"
+            );
+            assert!(error.message.contains("+evalsha"), "{missing}: {error}");
+        }
+        let left: Vec<String> = redis::from_redis_value(server.ask_well(&["KEYS", "*"])).unwrap();
+        assert!(left.is_empty(), "{left:?}");
     }
 
     async fn a_user_who_may_not_publish_leads_all_the_same(kind: Kind, test: &str) {
@@ -538,8 +575,12 @@ mod alone {
     }
 
     fn with_replicas(url: &str, min_replicas: u32, id: &str) -> Client {
+        with_replicas_or_not(url, Some(min_replicas), id)
+    }
+
+    fn with_replicas_or_not(url: &str, min_replicas: Option<u32>, id: &str) -> Client {
         let mut options = StoreOptions::new(".");
-        options.min_replicas = Some(min_replicas);
+        options.min_replicas = min_replicas;
         Client {
             backend: backend::open(url, &options, Arc::new(SystemClock)).unwrap(),
             owner: owner(id),

@@ -2,6 +2,7 @@
 
 use redis::{ErrorKind, RedisError};
 
+use super::address::Address;
 use crate::backend::BackendError;
 use crate::lease::FailureKind::{self, Fatal, Transient};
 
@@ -27,6 +28,9 @@ const fn known(
     }
 }
 
+/// Stands for what the address says of the rights that it takes.
+const RIGHTS: &str = "";
+
 /// The first that fits counts. A script's error may be wrapped in another one's words.
 const KNOWN: &[Known] = &[
     known(
@@ -47,12 +51,15 @@ const KNOWN: &[Known] = &[
         "refused",
         "A server older than Redis 6 knows no user names: write redis://:password@host",
     ),
+    known("NOPERM", Fatal, "refused", RIGHTS),
+    // The code is lost where a command is refused inside a script, or while connecting.
+    known("no permissions", Fatal, "refused", RIGHTS),
+    known("ACL failure", Fatal, "refused", RIGHTS),
     known(
-        "NOPERM",
+        "The user executing the script can't",
         Fatal,
         "refused",
-        "Allow its user: +eval +evalsha +script|load +get +set +del +pttl +pexpire +time +publish \
-         +subscribe +wait, on the keys {cluster:*}:* and the channels {cluster:*}:lease*",
+        RIGHTS,
     ),
     known(
         "DENIED",
@@ -124,7 +131,7 @@ const KNOWN: &[Known] = &[
         "OOM",
         Transient,
         "full",
-        "Its memory is full: raise maxmemory, or let it evict other keys",
+        "Its memory is full: raise maxmemory, or keep leases on a server of their own",
     ),
     known(
         "MISCONF",
@@ -177,7 +184,8 @@ pub(super) enum Stage {
     Sent,
 }
 
-pub(super) fn meaning(error: &RedisError, place: &str, stage: Stage) -> BackendError {
+pub(super) fn meaning(error: &RedisError, address: &Address, stage: Stage) -> BackendError {
+    let place = &*address.shown;
     let text = words_of(error);
     let answered = error.kind() != ErrorKind::Io;
     if answered && text.contains("WRONGTYPE") {
@@ -189,10 +197,14 @@ pub(super) fn meaning(error: &RedisError, place: &str, stage: Stage) -> BackendE
     if let Some(known) = KNOWN.iter().find(|known| text.contains(known.word))
         && answered
     {
+        let advice = match known.advice {
+            RIGHTS => format!("If its user shall lead, {}", address.rights()),
+            advice => advice.to_owned(),
+        };
         return BackendError {
             kind: known.kind,
             code: known.code,
-            message: format!("{place} refused: {text}. {}", known.advice),
+            message: format!("{place} refused: {text}. {advice}"),
         };
     }
     match error.kind() {
@@ -260,7 +272,10 @@ fn tls_advice(place: &str, error: &RedisError, stage: Stage) -> &'static str {
 /// Without the name of the script, which nobody knows.
 fn words_of(error: &RedisError) -> String {
     let detail = error.detail().unwrap_or_default();
-    let detail = detail.split(" script: ").next().unwrap_or_default();
+    let detail = match detail.rsplit_once(" script: ") {
+        Some((words, name)) if name.contains(", on @user_script") => words,
+        _ => detail,
+    };
     match error.code() {
         Some(code) if detail.is_empty() => code.to_owned(),
         Some(code) => format!("{code} {detail}"),

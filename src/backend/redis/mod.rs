@@ -5,8 +5,8 @@
 //! | `{cluster:<election>}:lease` | `<token>:<nonce>:<instance>`, and expires by the server's clock |
 //! | `{cluster:<election>}:token` | the last token; never expires |
 //!
-//! The braces keep both on one node of a cluster. `?prefix=` stands before `cluster:`. Changes are
-//! published on the channel that has the lease's name (and `@<database>` behind it, except for 0), so
+//! The braces keep both on one node of a cluster. `?prefix=` stands inside them, before `cluster:`.
+//! Changes are published on the channel that has the lease's name (and `@<database>` behind it, except for 0), so
 //! that followers hear of every renewal and release and ask almost never.
 //!
 //! What it cannot promise: replication is asynchronous, so a failover may lose the last writes, and
@@ -53,6 +53,7 @@ struct Scripts {
     campaign: Script,
     renew: Script,
     release: Script,
+    probe: Script,
 }
 
 pub(super) fn open(
@@ -81,6 +82,7 @@ pub(super) fn open(
             campaign: Script::new(include_str!("campaign.lua")),
             renew: Script::new(include_str!("renew.lua")),
             release: Script::new(include_str!("release.lua")),
+            probe: Script::new(include_str!("probe.lua")),
         },
         min_replicas: options.min_replicas,
     }))
@@ -102,12 +104,20 @@ impl Backend for RedisStore {
     }
 
     async fn prepare(&self) -> Result<(), BackendError> {
-        // No election has this name, so nothing is touched; but it takes a connection, a user that may
-        // run scripts, and the script itself.
-        let key = self.link.address.lease_key("");
-        let mut probe = self.scripts.release.key(key);
-        probe.arg("").arg("").arg("");
-        self.link.run::<i64>(&probe).await?;
+        // No election has an empty name, so nothing of anybody's is touched.
+        let address = &self.link.address;
+        let mut probe = self.scripts.probe.key(address.lease_key(""));
+        probe.arg(address.channel(""));
+        if self.link.run::<i64>(&probe).await? == 0 {
+            tracing::warn!(
+                store = %self.describe(),
+                "this user may not publish, so a hand-over waits until a follower asks: {}",
+                address.rights()
+            );
+        }
+        if self.min_replicas.is_some() {
+            self.link.run(&wait_for(0, 1)).await?;
+        }
         self.warn_of_eviction().await;
         Ok(())
     }
@@ -289,6 +299,24 @@ impl RedisStore {
 }
 
 impl Address {
+    /// What to allow a user, for people.
+    fn rights(&self) -> String {
+        // Patterns, in which a prefix of ours stands for itself.
+        let mut prefix = String::new();
+        for letter in self.prefix.chars() {
+            if "*?[]\\".contains(letter) {
+                prefix.push('\\');
+            }
+            prefix.push(letter);
+        }
+        let select = if self.database == 0 { "" } else { " +select" };
+        format!(
+            "allow it +evalsha +script|load +get +set +del +pttl +pexpire +time +publish +subscribe \
+             +unsubscribe +ping +wait{select}, on the keys {{{prefix}cluster:*}}:* and the channels \
+             {{{prefix}cluster:*}}:lease* (and, if you like, +info, to be warned of evictions)"
+        )
+    }
+
     fn lease_key(&self, election: &str) -> String {
         format!("{{{}cluster:{election}}}:lease", self.prefix)
     }
@@ -460,7 +488,7 @@ impl Link {
             false if self.lock().number == 0 => Stage::NeverConnected,
             false => Stage::Connecting,
         };
-        failure::meaning(error, &self.address.shown, stage)
+        failure::meaning(error, &self.address, stage)
     }
 
     fn current(&self) -> Option<Connection> {
