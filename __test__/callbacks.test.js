@@ -590,3 +590,56 @@ test("a listener that takes longer than the lease keeps fn from running", async 
   await settle();
   assert.deepEqual(events, []);
 });
+
+test("a fn that gives a thenable that is no promise is waited for", async () => {
+  const { environment, election } = await startedWorld();
+  let resolve;
+  const events = [];
+  environment.whenLeader(
+    () => ({
+      // biome-ignore lint/suspicious/noThenProperty: it is what is tested.
+      then: (done) => {
+        resolve = done;
+      },
+    }),
+    () => events.push("deregistered"),
+  );
+  election.promote(1);
+  await settle();
+  election.demote();
+  await settle();
+  assert.deepEqual([events, election.settledTokens], [[], []]);
+  resolve();
+  await settle();
+  assert.deepEqual([events, election.settledTokens], [["deregistered"], [1]]);
+});
+
+test("removing at the moment of a loss runs deregisteredFn once, with the reason of the loss", async () => {
+  for (const when of ["abort", "demoted", "deregisteredFn", "the same turn"]) {
+    const { environment, cluster, election } = await startedWorld();
+    const events = [];
+    const removals = [];
+    const remove = environment.whenLeader(
+      ({ signal }) => {
+        events.push("fn");
+        if (when === "abort") signal.addEventListener("abort", () => removals.push(remove()));
+      },
+      ({ reason }) => {
+        events.push(reason);
+        if (when === "deregisteredFn") removals.push(remove());
+      },
+    );
+    if (when === "demoted") cluster.on("demoted", () => removals.push(remove()));
+    election.promote(1);
+    await settle();
+    election.demote("taken");
+    if (when === "the same turn") removals.push(remove());
+    assert.equal(removals.length, 1, when);
+    await removals[0];
+    await settle();
+    election.promote(2);
+    await settle();
+    assert.deepEqual(events, ["fn", "taken"], when);
+    assert.deepEqual(election.settledTokens, [1], when);
+  }
+});

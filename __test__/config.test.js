@@ -100,6 +100,12 @@ test("a configuration without a cluster is refused", async () => {
   }
 });
 
+test("KubernetesCluster and LeaderApiCluster answer that they are not in this version", async () => {
+  for (const type of ["KubernetesCluster", "LeaderApiCluster", "Webda/KubernetesClusterService"]) {
+    assert.match(await refusal({ type }), /Cluster.* is not in this version/);
+  }
+});
+
 test("a password never appears in an error", async () => {
   for (const store of [
     "redis://user:hunter2@h:6379/x",

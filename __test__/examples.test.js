@@ -124,3 +124,16 @@ function start(name, cluster) {
     },
   };
 }
+
+test("the demo ends by itself with code 0", async () => {
+  const show = spawn(process.execPath, [path.join(folder, "demo", "show.mjs")], { cwd: work });
+  running.add(show);
+  let said = "";
+  for (const out of [show.stdout, show.stderr]) out.on("data", (text) => (said += text));
+  const timer = setTimeout(() => show.kill("SIGKILL"), 6 * PATIENCE);
+  const [code, signal] = await new Promise((resolve) => show.on("close", (...how) => resolve(how)));
+  clearTimeout(timer);
+  running.delete(show);
+  assert.deepEqual([code, signal], [0, null], said);
+  assert.match(said, /took over/);
+});
