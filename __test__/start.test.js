@@ -4,6 +4,7 @@ const assert = require("node:assert/strict");
 const fs = require("node:fs");
 const path = require("node:path");
 const { test } = require("node:test");
+const vm = require("node:vm");
 const { CONFIG, fakeWorld, gate, settle, sleep } = require("./fake-native.js");
 const { newFolder } = require("./support/temp.js");
 
@@ -644,4 +645,46 @@ test("no duration is too long", async () => {
   assert.equal(await Promise.race([stopped, sleep(50)]), undefined);
   slow.open();
   assert.equal(await stopped, "stopped");
+});
+
+test("errors of the native side, promises and abort signals are known across realms", async () => {
+  const realm = vm.createContext({ EventTarget });
+  const foreign = (code) =>
+    vm.runInContext(`Object.assign(new Error("said natively"), { code: "${code}" })`, realm);
+  const thrower = (code) => () => {
+    throw foreign(code);
+  };
+  const bad = configured();
+  bad.native.checkConfig = thrower("WHENLEADER_CONFIG");
+  await assert.rejects(bad.environment.startCluster(CONFIG), {
+    name: "ConfigError",
+    code: "WHENLEADER_CONFIG",
+    message: "said natively",
+  });
+  const refused = lonely();
+  refused.native.startCluster = async () => thrower("WHENLEADER_STORE")();
+  await assert.rejects(refused.environment.startCluster(CONFIG), {
+    name: "ElectionError",
+    code: "WHENLEADER_STORE",
+  });
+
+  const at = folder({ "package.json": JSON.stringify({ whenleader: { services: {} } }) });
+  const alone = fakeWorld({ cwd: () => at });
+  alone.native.checkConfig = thrower("WHENLEADER_NO_CLUSTER");
+  assert.equal(alone.environment.useCluster().isLeader(), true);
+
+  const signal = vm.runInContext(
+    "Object.assign(new EventTarget(), { aborted: true, reason: 'foreign' })",
+    realm,
+  );
+  await assert.rejects(
+    alone.environment.useCluster("another").waitUntilLeader({ signal }),
+    (reason) => reason === "foreign",
+  );
+
+  const logs = lonely();
+  logs.native.info.warnings = ["careful"];
+  const reject = vm.runInContext("async () => { throw new Error('a logger failed'); }", realm);
+  await logs.environment.startCluster(CONFIG, { error: reject, warn: reject, info: reject });
+  await settle(); // An unhandled rejection would fail this test.
 });

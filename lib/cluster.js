@@ -65,7 +65,7 @@ class Cluster extends EventEmitter {
    */
   async waitUntilLeader(options = {}) {
     const { timeout, signal } = checkWaitOptions(options);
-    signal?.throwIfAborted();
+    if (signal?.aborted) throw signal.reason;
     const term = this.#election?.term;
     if (term?.isCurrent()) {
       this.#environment.ledFor("waitUntilLeader()");
@@ -212,12 +212,27 @@ function checkWaitOptions(options) {
       `waitUntilLeader({ timeout }) must be a number of milliseconds, not ${inspect(timeout)}`,
     );
   }
-  if (signal !== undefined && !(signal instanceof AbortSignal)) {
+  if (signal !== undefined && !isAbortSignal(signal)) {
     throw new TypeError(
       `waitUntilLeader({ signal }) must be an AbortSignal, not ${inspect(signal)}`,
     );
   }
   return { timeout: timeout === Number.POSITIVE_INFINITY ? undefined : timeout, signal };
+}
+
+/**
+ * Also one of another realm, or of a polyfill.
+ *
+ * @param {unknown} value
+ * @returns {value is AbortSignal}
+ */
+function isAbortSignal(value) {
+  const { aborted, addEventListener, removeEventListener } = Object(value);
+  return (
+    typeof aborted === "boolean" &&
+    typeof addEventListener === "function" &&
+    typeof removeEventListener === "function"
+  );
 }
 
 /**

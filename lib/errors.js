@@ -99,19 +99,21 @@ function saysNoCluster(error) {
 }
 
 /**
- * What native code threw, as the class that users know.
+ * What native code threw, as the class that users know. Told by its code: it may be no `Error` of this
+ * realm, since tools such as Jest run modules in a context of their own.
  *
  * @param {unknown} error
  * @returns {unknown}
  */
 function fromNative(error) {
-  if (!(error instanceof Error) || error instanceof ConfigError) return error;
-  const { code, reason } = /** @type {{ code?: unknown, reason?: string }} */ (error);
+  if (error instanceof ConfigError || error instanceof ElectionError) return error;
+  /** @type {{ code?: unknown, reason?: string, message: string }} */
+  const { code, reason, message } = Object(error);
   if (code === "WHENLEADER_CONFIG" || code === NO_CLUSTER) {
-    return new ConfigError(error.message, { cause: error });
+    return new ConfigError(message, { cause: error });
   }
   if (code === "WHENLEADER_STORE") {
-    return new ElectionError(code, error.message, { reason, fatal: true, cause: error });
+    return new ElectionError(code, message, { reason, fatal: true, cause: error });
   }
   return error;
 }

@@ -53,11 +53,16 @@ class Log {
     try {
       const result = this.#sink(level, message, fields);
       // An asynchronous logger that fails must not become an unhandled rejection.
-      if (result instanceof Promise) result.catch(() => {});
+      if (isObject(result)) Promise.resolve(result).catch(() => {});
     } catch {
       // There is nowhere left to say it.
     }
   }
+}
+
+/** @param {unknown} value */
+function isObject(value) {
+  return typeof value === "object" && value !== null;
 }
 
 /**
