@@ -174,6 +174,9 @@ export interface Cluster extends EventEmitter<ClusterEvents> {
    * Whether this instance leads: true only while the lease surely holds. Compares with the clock at each call,
    * so it is right also after a blocked event loop, a stopped process or a suspended machine. Costs well below
    * a microsecond. False until the cluster has started.
+   *
+   * A process without a configuration is alone, and is told true from the first question on, which makes it too
+   * late to start a cluster: one that asks before it does so, as health probes do, calls {@link expectCluster} first.
    */
   isLeader(): boolean;
 
@@ -265,9 +268,9 @@ export type LogMethod = (...values: any[]) => unknown;
  * at the top of an application that learns its configuration only later.
  *
  * Before it, a process without a configuration is alone and leads. It has acted on that, and it is too late for a
- * cluster, once a `fn` was run, `waitUntilLeader()` gave a term, or a listener of `promoted` was called: work may
- * be going on. That `isLeader()` answered true does not count, so that a question asked early, as by a health
- * check, makes no start fail; do no work on such an answer in an application that starts a cluster later.
+ * cluster, once a `fn` was run, `isLeader()` answered true, `waitUntilLeader()` gave a term, or a listener of
+ * `promoted` was called: work may be going on. A question that is asked before the start, as by a health probe,
+ * is enough; with this call before it, it is answered false, and no start fails.
  *
  * @throws {ConfigError} if the process has already acted as its only leader.
  */

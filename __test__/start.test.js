@@ -4,7 +4,9 @@ const assert = require("node:assert/strict");
 const fs = require("node:fs");
 const path = require("node:path");
 const { test } = require("node:test");
+const { inspect } = require("node:util");
 const vm = require("node:vm");
+const { Standing } = require("../lib/election.js");
 const { CONFIG, fakeWorld, gate, settle, sleep } = require("./fake-native.js");
 const { newFolder } = require("./support/temp.js");
 
@@ -258,7 +260,7 @@ test("startCluster in the same turn as the first registrations is early enough",
     const { environment, native, logger } = make();
     const terms = [];
     environment.whenLeader((term) => terms.push(term));
-    environment.useCluster().isLeader();
+    environment.useCluster().getLeader();
     await environment.startCluster({ cluster: { store: "fake://explicit" } }, logger);
     assert.match(native.running, /explicit/);
     assert.deepEqual(terms, []);
@@ -267,15 +269,26 @@ test("startCluster in the same turn as the first registrations is early enough",
   }
 });
 
-test("startCluster after the implicit local cluster ran a fn is refused with the cures", async () => {
+test("startCluster after the implicit local cluster led for somebody is refused with the cures", async () => {
   const led = [
+    (environment) => environment.useCluster().isLeader(),
+    async (environment) => {
+      const cluster = environment.useCluster();
+      await settle();
+      cluster.isLeader();
+    },
+    async (environment) => {
+      environment.useCluster();
+      await settle();
+      environment.useCluster("another").isLeader();
+    },
     (environment) => environment.whenLeader(function job() {}),
     (environment) => environment.useCluster().waitUntilLeader(),
     (environment) => environment.useCluster().on("promoted", () => {}),
   ];
   for (const lead of led) {
     const { environment, native } = lonely();
-    lead(environment);
+    await Promise.race([lead(environment), settle()]);
     await settle();
     await assert.rejects(environment.startCluster(CONFIG), (error) => {
       assert.equal(error.name, "ConfigError");
@@ -290,13 +303,61 @@ test("startCluster after the implicit local cluster ran a fn is refused with the
   }
 });
 
+test("an isLeader that answered true counts as having led, in the very same turn and later", async () => {
+  for (const wait of [() => {}, settle]) {
+    for (const call of ["startCluster", "expectCluster"]) {
+      const { environment, native } = lonely();
+      const cluster = environment.useCluster();
+      await wait();
+      assert.equal(cluster.isLeader(), true);
+      await assert.rejects(async () => environment[call](CONFIG), {
+        name: "ConfigError",
+        message: /came too late.* for isLeader\(\), .*expectCluster\(\) before the first use/,
+      });
+      assert.equal(native.running, null);
+      assert.equal(cluster.isLeader(), true, "it goes on as it was");
+    }
+  }
+  const { environment, native, logger } = lonely();
+  environment.expectCluster();
+  assert.equal(environment.useCluster().isLeader(), false, "a health probe that was expected");
+  await environment.startCluster(CONFIG, logger);
+  assert.notEqual(native.running, null);
+});
+
+test("an isLeader that answered false has led nobody", async () => {
+  const { environment, native, logger } = lonely();
+  const cluster = environment.useCluster();
+  await settle();
+  await cluster.stepDown({ pause: 60_000 });
+  assert.equal(cluster.isLeader(), false);
+  await environment.startCluster(CONFIG, logger);
+  assert.notEqual(native.running, null);
+});
+
+test("what an isLeader that has led once costs is what it cost without", () => {
+  const questions = [];
+  const standing = new Standing(true, () => questions.push("asked") > 1);
+  const { ask } = standing;
+  let told = 0;
+  standing.onFirstTrue(() => {
+    told += 1;
+  });
+  assert.deepEqual([standing.leads, told], [false, 0]);
+  assert.notEqual(standing.ask, ask);
+  assert.deepEqual([standing.leads, told], [true, 1]);
+  assert.equal(standing.ask, ask);
+  assert.deepEqual([standing.leads, told], [true, 1]);
+});
+
 test("startCluster replaces an implicit local cluster that has not been used to lead", async () => {
   const { environment, native, logger } = lonely();
   const cluster = environment.useCluster();
   const heard = [];
   cluster.on("demoted", () => heard.push("demoted"));
   await settle();
-  assert.equal(cluster.isLeader(), true);
+  assert.match(inspect(cluster), /leader/, "shown to people only");
+  assert.equal(cluster.getLeader().token, 1);
   await environment.startCluster(CONFIG, logger);
   assert.equal(cluster.isLeader(), false);
   native.elections.get("leader").promote();

@@ -198,7 +198,8 @@ class Cluster extends EventEmitter {
 /** @param {Election} election */
 function stateOf(election) {
   if (election.stopping) return "stopped";
-  return election.standing.leads ? "leader" : "follower";
+  // Not as isLeader() asks: who only shows it does not act on it.
+  return election.term?.isCurrent() ? "leader" : "follower";
 }
 
 /**

@@ -35,6 +35,19 @@ class Standing {
   get leads() {
     return this.leading && this.ask();
   }
+
+  /** The question is as short as before once it was answered so. @param {() => void} then */
+  onFirstTrue(then) {
+    const { ask } = this;
+    this.ask = () => {
+      const leads = ask();
+      if (leads) {
+        this.ask = ask;
+        then();
+      }
+      return leads;
+    };
+  }
 }
 
 class Election {

@@ -63,6 +63,9 @@ const { Registration } = require("./registration.js");
  * @property {(ways: import("./exit.js").Ways) => () => void} watchExit
  */
 
+/** What an implicit local cluster led for, if it only answered. */
+const ASKED = "isLeader(), which answered true";
+
 /** An exit waits for one try of a release: three fit into renewInterval. */
 const RELEASE_TRIES = 3;
 
@@ -158,6 +161,7 @@ class Environment {
   expectCluster() {
     const state = this.#state;
     if (state.kind === "idle" || (state.kind === "chosen" && state.plan.mode === "local")) {
+      this.#refuseIfLed("expectCluster()");
       this.#state = { kind: "expecting", stopped: null };
       this.#remind();
     } else if (state.kind === "running" && state.plan.mode === "local" && state.plan.implicit) {
@@ -206,6 +210,9 @@ class Environment {
       return this.useCluster(undefined);
     }
     const plan = given === null ? this.#choose(false) : this.#planFor(given.json);
+    if (state.kind === "chosen" && (given !== null || plan.mode !== "local")) {
+      this.#refuseIfLed("startCluster()");
+    }
     this.#clusters.set(undefined, this.#clusters.get(undefined) ?? new Cluster(this, undefined));
     await this.#begin(plan);
     return this.useCluster(undefined);
@@ -238,7 +245,9 @@ class Environment {
   leadsAlone() {
     this.#decide();
     const plan = this.#state.kind === "chosen" ? this.#state.plan : null;
-    return plan?.mode === "local";
+    const alone = plan?.mode === "local";
+    if (alone) this.ledFor(ASKED);
+    return alone;
   }
 
   get instanceId() {
@@ -590,6 +599,9 @@ class Environment {
     this.#elections.set(actual, election);
     try {
       election.attach(state.provider.join(actual));
+      // Who is told to lead may act on it, and a cluster that is started later could not take that back.
+      const { mode, implicit } = state.plan;
+      if (mode === "local" && implicit) election.standing.onFirstTrue(() => this.ledFor(ASKED));
     } catch (error) {
       this.#elections.delete(actual);
       throw fromNative(error);
@@ -620,15 +632,19 @@ class Environment {
   }
 
   /** @param {string} call */
+  #refuseIfLed(call) {
+    if (this.#ledFor === null) return;
+    throw new ConfigError(
+      `${call} came too late: without a configuration this process already led as its only ` +
+        `instance, for ${this.#ledFor}, so that work may run here and on the cluster's leader. ` +
+        "Put the configuration into whenleader.config.json, or call expectCluster() before the " +
+        "first use, or call startCluster() first",
+    );
+  }
+
+  /** @param {string} call */
   #leaveImplicitCluster(call) {
-    if (this.#ledFor !== null) {
-      throw new ConfigError(
-        `${call} came too late: without a configuration this process already led as its only ` +
-          `instance, for ${this.#ledFor}, so that work would run here and on the cluster's leader. ` +
-          "Put the configuration into whenleader.config.json, or call expectCluster() before the " +
-          "first use, or call startCluster() first",
-      );
-    }
+    this.#refuseIfLed(call);
     const state = this.#state;
     if (state.kind !== "running") return;
     // Nothing was done with it, so nobody is told of its end.
