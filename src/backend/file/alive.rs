@@ -16,7 +16,7 @@ const TEMPORARY_SUFFIX: &str = ".alive-new";
 pub(super) struct Alive {
     name: String,
     path: PathBuf,
-    _locked: File,
+    locked: File,
 }
 
 impl Alive {
@@ -35,7 +35,7 @@ impl Alive {
         Ok(Self {
             name,
             path,
-            _locked: file,
+            locked: file,
         })
     }
 
@@ -43,8 +43,26 @@ impl Alive {
         &self.name
     }
 
-    pub fn file_exists(&self) -> bool {
-        self.path.exists()
+    #[cfg(test)]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether the file of our name is the one that we locked: not deleted, and not a copy that a backup
+    /// or a move put in its place, which would make us look dead.
+    pub fn is_in_place(&self) -> bool {
+        let (Ok(named), Ok(locked)) = (fs::metadata(&self.path), self.locked.metadata()) else {
+            return false;
+        };
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::MetadataExt;
+            (named.dev(), named.ino()) == (locked.dev(), locked.ino())
+        }
+        #[cfg(not(unix))]
+        {
+            named.len() == locked.len()
+        }
     }
 }
 

@@ -16,7 +16,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::Wanted;
-use super::alive::random_name;
 use super::record::{Record, Unreadable};
 use crate::backend::BackendError;
 use crate::lease::Token;
@@ -67,6 +66,13 @@ impl Drafts {
     }
 }
 
+impl Newest {
+    /// What an observation compares: the number, and the stamp of what has it now.
+    pub fn identity(&self) -> (u64, u64) {
+        (self.version, self.record.as_ref().map_or(0, Record::stamp))
+    }
+}
+
 /// The newest version; `None`: the election has no record yet.
 pub(super) fn newest(dir: &Path) -> io::Result<Option<Newest>> {
     for _ in 0..LOOKS {
@@ -113,28 +119,37 @@ pub(super) fn newest_readable(dir: &Path, before: u64) -> Option<Record> {
 /// Makes the election's directory, which is born with a first version in it, so that there is always
 /// one to compare with. That version's number is the time: if somebody deletes the directory, tokens
 /// go on growing as long as the clock does.
-pub(super) fn create(root: &Path, dir: &Path) -> io::Result<()> {
-    let draft = root.join(format!("{}{}", random_name()?, Drafts::SUFFIX));
-    fs::create_dir(&draft)?;
-    let millis = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(1, |since| since.as_millis());
-    let first = u64::try_from(millis).unwrap_or(1).clamp(1, Token::MAX / 2);
-    let result = write_new(&path_of(&draft, first), &Record::Free { last: None }, true)
-        .and_then(|()| sync_dir(&draft))
-        .and_then(|()| match fs::rename(&draft, dir) {
+pub(super) fn create(root: &Path, dir: &Path, draft: &Path) -> io::Result<()> {
+    fs::create_dir(draft)?;
+    let first = millis_now().clamp(1, Token::MAX / 2);
+    let record = Record::Free {
+        last: None,
+        stamp: first,
+    };
+    let result = write_new(&path_of(draft, first), &record, true)
+        .and_then(|()| sync_dir(draft))
+        .and_then(|()| match fs::rename(draft, dir) {
             // Somebody else was faster. (Windows names the second case differently.)
             Err(_) if versions(dir).is_ok_and(|versions| !versions.is_empty()) => Ok(()),
             Err(error) => {
                 // An empty directory, which Windows does not replace.
                 fs::remove_dir(dir)
-                    .and_then(|()| fs::rename(&draft, dir))
+                    .and_then(|()| fs::rename(draft, dir))
                     .map_err(|_| error)
             }
             Ok(()) => sync_dir(root),
         });
-    let _ = fs::remove_dir_all(&draft);
+    let _ = fs::remove_dir_all(draft);
     result
+}
+
+/// Tokens are never lower than this, so that they go on growing when records were deleted.
+pub(super) fn millis_now() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .ok()
+        .and_then(|since| u64::try_from(since.as_millis()).ok())
+        .unwrap_or(1)
 }
 
 /// Publishes the version that follows `after`.
@@ -173,10 +188,13 @@ pub(super) fn publish(
     if versions.iter().any(|other| *other > version) {
         return Ok(Published::Lost);
     }
-    let term = record.token().map(Token::number);
+    let began = match record {
+        Record::Held(held) => Some(held.since),
+        Record::Free { .. } => None,
+    };
     for old in versions {
         // The first version of the term is the one that survives a power cut: see `durable`.
-        if old + KEPT <= version && Some(old) != term {
+        if old + KEPT <= version && Some(old) != began {
             let _ = fs::remove_file(path_of(dir, old));
         }
     }
@@ -227,6 +245,7 @@ fn sync_dir(dir: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
     use crate::backend::file::Asking;
+    use crate::backend::file::alive::random_name;
     use crate::lease::{InstanceId, Leader, Owner};
 
     /// A directory that is deleted at the end.
@@ -237,6 +256,11 @@ mod tests {
             let dir = std::env::temp_dir().join(format!("whenleader-{}", random_name().unwrap()));
             fs::create_dir_all(&dir).unwrap();
             Self(dir)
+        }
+
+        fn create(&self) {
+            let draft = self.0.join(format!("{}.draft", random_name().unwrap()));
+            create(&self.0, &self.0.join("e"), &draft).unwrap();
         }
 
         fn write(&self, after: u64, token: u64) -> Published {
@@ -250,6 +274,8 @@ mod tests {
                 },
                 duration: std::time::Duration::from_secs(1),
                 alive: String::new(),
+                since: token,
+                stamp: 0,
             });
             let draft = self.0.join(format!("{}.draft", random_name().unwrap()));
             let asking = Asking::default();
@@ -274,7 +300,7 @@ mod tests {
     #[test]
     fn of_two_writes_on_one_version_the_second_is_lost() {
         let dir = Dir::new();
-        create(&dir.0, &dir.0.join("e")).unwrap();
+        dir.create();
         let first = newest(&dir.0.join("e")).unwrap().unwrap().version;
         assert_eq!(dir.write(first, 1), Published::Won(first + 1));
         assert_eq!(dir.write(first, 2), Published::Lost);
@@ -285,7 +311,7 @@ mod tests {
     #[test]
     fn a_writer_that_was_frozen_while_others_went_on_has_lost() {
         let dir = Dir::new();
-        create(&dir.0, &dir.0.join("e")).unwrap();
+        dir.create();
         let first = newest(&dir.0.join("e")).unwrap().unwrap().version;
         for version in first..first + 20 {
             assert_eq!(dir.write(version, version + 1), Published::Won(version + 1));
@@ -301,10 +327,13 @@ mod tests {
     fn a_write_that_nobody_waits_for_any_more_gets_no_number() {
         let dir = Dir::new();
         let election = dir.0.join("e");
-        create(&dir.0, &election).unwrap();
+        dir.create();
         let first = newest(&election).unwrap().unwrap().version;
         let wanted = Asking::default().wanted.clone();
-        let record = Record::Free { last: None };
+        let record = Record::Free {
+            last: None,
+            stamp: 0,
+        };
         let result = publish(
             &election,
             &dir.0.join("draft"),
@@ -324,7 +353,7 @@ mod tests {
         let election = dir.0.join("e");
         std::thread::scope(|scope| {
             for _ in 0..8 {
-                scope.spawn(|| create(&dir.0, &election).unwrap());
+                scope.spawn(|| dir.create());
             }
         });
         assert_eq!(versions(&election).unwrap().len(), 1);
@@ -332,7 +361,7 @@ mod tests {
         // An empty directory is one that somebody emptied.
         let version = newest(&election).unwrap().unwrap().version;
         fs::remove_file(path_of(&election, version)).unwrap();
-        create(&dir.0, &election).unwrap();
+        dir.create();
         assert!(newest(&election).unwrap().unwrap().version >= version);
     }
 

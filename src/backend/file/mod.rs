@@ -7,7 +7,8 @@
 //! | `bell` | a line for each change that others should hear of at once |
 //! | `<process>-<n>.draft` | a version that has not got its number yet |
 //!
-//! A token is the number of its term's first version, so tokens grow by construction.
+//! A token is larger than every earlier one, at least its term's first version and the time in
+//! milliseconds: so tokens grow also when somebody deleted records.
 //!
 //! A lease is free when its record says so, when its leader's process is dead, or when the record did
 //! not change for its whole duration by the observer's own clock. No time stamp is ever compared.
@@ -40,6 +41,7 @@ use super::{
     UNSUITABLE, Watch, percent_decoded,
 };
 use crate::clock::Clock;
+use crate::identity::random_u64;
 use crate::lease::{ElectionName, FailureKind, Leader, Outcome, Owner, Token};
 use crate::observation::Observation;
 
@@ -100,6 +102,11 @@ pub(super) fn open(
             ));
         }
     };
+    if path.starts_with('~') {
+        return Err(BadStore::url(
+            "have its directory written out: only a shell knows what ~ is. ${HOME} works",
+        ));
+    }
     if path.contains('\0') {
         return Err(BadStore::url("not hold a NUL character"));
     }
@@ -121,6 +128,7 @@ impl FileStore {
             drafts: Drafts::default(),
             seen: Mutex::default(),
             peeked: Mutex::default(),
+            published: Mutex::default(),
         });
         Self {
             poller: Arc::new(Poller::new(Arc::clone(&store))),
@@ -272,9 +280,11 @@ struct Store {
     clock: Arc<dyn Clock>,
     alive: Mutex<Option<Arc<Alive>>>,
     drafts: Drafts,
-    seen: Mutex<HashMap<ElectionName, Observation<u64>>>,
+    seen: Mutex<HashMap<ElectionName, Observation<(u64, u64)>>>,
     /// What peeking saw. Apart, since peeking takes no part: no takeover may rest on it.
-    peeked: Mutex<HashMap<ElectionName, Observation<u64>>>,
+    peeked: Mutex<HashMap<ElectionName, Observation<(u64, u64)>>>,
+    /// The version that this process wrote last.
+    published: Mutex<HashMap<ElectionName, u64>>,
 }
 
 impl Store {
@@ -361,7 +371,8 @@ impl Store {
         }
         for name in &dead {
             for (_, path) in drafts.iter().filter(|(draft, _)| draft.starts_with(name)) {
-                let _ = fs::remove_file(path);
+                // Of a version, or of an election's directory.
+                let _ = fs::remove_file(path).or_else(|_| fs::remove_dir_all(path));
             }
             alive::bury(&self.root, name);
         }
@@ -388,16 +399,29 @@ impl Store {
                 self.create(&dir)?;
                 continue;
             };
-            let token = match term {
+            let (token, since) = match term {
+                // Somebody deleted what we wrote: another may lead by now, and must be let.
+                Some(_) if self.went_back(election, newest.version) => {
+                    return Ok(Outcome::Other {
+                        leader: None,
+                        remaining: None,
+                    });
+                }
                 Some(token) => match &newest.record {
-                    Ok(record) if record.is_term(owner, token) => token,
+                    Ok(record @ Record::Held(held)) if record.is_term(owner, token) => {
+                        (token, held.since)
+                    }
                     _ => return Ok(self.denied(election, &newest, duration)),
                 },
                 // What was written for us without our hearing of it is ours to take.
                 None if is_owned_by(&newest, owner)
                     || self.remaining(election, &newest, duration).is_none() =>
                 {
-                    Token::new(newest.version + 1).ok_or_else(|| used_up(&dir))?
+                    let version = newest.version + 1;
+                    let token = version
+                        .max(chain::millis_now())
+                        .max(last_token(&dir, &newest) + 1);
+                    (Token::new(token).ok_or_else(|| used_up(&dir))?, version)
                 }
                 None => return Ok(self.denied(election, &newest, duration)),
             };
@@ -411,13 +435,17 @@ impl Store {
                 },
                 duration,
                 alive: alive.name().to_owned(),
+                since,
+                stamp: random_u64(),
             });
+            let stamp = record.stamp();
             // A power cut must not make a token appear twice. A renewal that it undoes does no harm.
             let begins = term.is_none();
             match self.publish(&dir, &alive, newest.version, &record, begins, wanted)? {
                 Published::Lost => {}
                 Published::Won(version) => {
-                    self.observe(election, version, duration);
+                    lock(&self.published).insert(election.clone(), version);
+                    self.observe(election, (version, stamp), duration);
                     if begins {
                         self.ring(election);
                     }
@@ -450,7 +478,10 @@ impl Store {
             let alive = self
                 .alive()
                 .map_err(|error| self.failed("be written", &error))?;
-            let record = Record::Free { last: Some(token) };
+            let record = Record::Free {
+                last: Some(token),
+                stamp: random_u64(),
+            };
             if let Published::Won(_) =
                 self.publish(&dir, &alive, newest.version, &record, false, wanted)?
             {
@@ -466,6 +497,7 @@ impl Store {
             return Ok(None);
         };
         let received = self.clock.now();
+        let identity = newest.identity();
         let Ok(Record::Held(held)) = newest.record else {
             return Ok(None);
         };
@@ -474,10 +506,10 @@ impl Store {
         }
         let known = lock(&self.seen)
             .get(election)
-            .is_some_and(|seen| seen.expired(received) == Some(&newest.version));
+            .is_some_and(|seen| seen.expired(received) == Some(&identity));
         let mut peeked = lock(&self.peeked);
         let observation = peeked.entry(election.clone()).or_default();
-        let remaining = observation.observe(newest.version, held.duration, received);
+        let remaining = observation.observe(identity, held.duration, received);
         Ok(Some(held.leader).filter(|_| !known && !remaining.is_zero()))
     }
 
@@ -485,8 +517,19 @@ impl Store {
         chain::newest(&self.dir_of(election)).map_err(|error| self.failed("be read", &error))
     }
 
+    /// Whether a version that this process wrote is gone, without a later one.
+    fn went_back(&self, election: &ElectionName, newest: u64) -> bool {
+        let published = lock(&self.published);
+        published.get(election).is_some_and(|last| newest < *last)
+    }
+
     /// Call this after the read. How long the lease still runs if nothing changes it.
-    fn observe(&self, election: &ElectionName, version: u64, duration: Duration) -> Duration {
+    fn observe(
+        &self,
+        election: &ElectionName,
+        version: (u64, u64),
+        duration: Duration,
+    ) -> Duration {
         let received = self.clock.now();
         let mut seen = lock(&self.seen);
         let observation = seen.entry(election.clone()).or_default();
@@ -523,14 +566,19 @@ impl Store {
             }
             Err(Unreadable::Strange) => own_duration,
         };
-        let remaining = self.observe(election, newest.version, duration);
+        let remaining = self.observe(election, newest.identity(), duration);
         Some(remaining).filter(|remaining| !remaining.is_zero())
     }
 
     fn create(&self, dir: &Path) -> Result<(), BackendError> {
         // Somebody may have deleted the whole directory.
-        let created = make_dir(&self.root).and_then(|()| chain::create(&self.root, dir));
-        created.map_err(|error| self.failed("be written", &error))
+        make_dir(&self.root)
+            .and_then(|()| self.alive())
+            .and_then(|alive| {
+                let draft = self.drafts.path(&self.root, alive.name());
+                chain::create(&self.root, dir, &draft)
+            })
+            .map_err(|error| self.failed("be written", &error))
     }
 
     fn publish(
@@ -558,7 +606,7 @@ impl Store {
     fn alive(&self) -> io::Result<Arc<Alive>> {
         let mut alive = self.lock_alive();
         if let Some(alive) = &*alive
-            && alive.file_exists()
+            && alive.is_in_place()
         {
             return Ok(Arc::clone(alive));
         }
@@ -650,6 +698,15 @@ fn used_up(dir: &Path) -> BackendError {
             dir.display()
         ),
     )
+}
+
+/// The token of the last term that can be read; 0: there was none.
+fn last_token(dir: &Path, newest: &Newest) -> u64 {
+    let token = match &newest.record {
+        Ok(record) => record.token(),
+        Err(_) => chain::newest_readable(dir, newest.version).and_then(|record| record.token()),
+    };
+    token.map_or(0, Token::number)
 }
 
 fn leader_of(newest: &Newest) -> Option<&Leader> {
@@ -835,6 +892,116 @@ mod tests {
             second.close().await;
         }
         fs::remove_dir_all(&root).unwrap();
+    }
+
+    /// A directory of its own, and candidates that ask in it.
+    struct Place(PathBuf);
+
+    impl Place {
+        fn new(name: &str) -> Self {
+            let root =
+                std::env::temp_dir().join(format!("whenleader-{name}-{}", std::process::id()));
+            let _ = fs::remove_dir_all(&root);
+            Self(root)
+        }
+
+        fn open(&self) -> Arc<Store> {
+            let clock = Arc::new(crate::clock::SystemClock);
+            let store = FileStore::new(self.0.clone(), true, clock).store;
+            store.prepare().unwrap();
+            store
+        }
+
+        fn election(&self) -> PathBuf {
+            self.0.join("e-e")
+        }
+    }
+
+    impl Drop for Place {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn ask(store: &Store, nonce: u64, term: Option<Token>) -> Outcome {
+        let owner = Owner {
+            instance: crate::lease::InstanceId::new("i").unwrap(),
+            nonce,
+        };
+        let election = ElectionName::new("e").unwrap();
+        let asking = Asking::default();
+        let minute = Duration::from_secs(60);
+        store
+            .attempt(&election, &owner, minute, term, &asking.wanted)
+            .unwrap()
+    }
+
+    fn won(outcome: &Outcome) -> Token {
+        let Outcome::Held { token, .. } = outcome else {
+            panic!("{outcome:?}")
+        };
+        *token
+    }
+
+    #[test]
+    fn a_token_is_not_given_twice_and_its_leader_loses_its_term_when_records_are_deleted() {
+        let place = Place::new("deleted");
+        let (first, second) = (place.open(), place.open());
+        let mut last = won(&ask(&first, 1, None));
+        for round in 0..5_u64 {
+            let (old, new) = if round % 2 == 0 {
+                (&first, &second)
+            } else {
+                (&second, &first)
+            };
+            let newest = chain::newest(&place.election()).unwrap().unwrap().version;
+            fs::remove_file(place.election().join(format!("{newest:020}"))).unwrap();
+            let next = won(&ask(new, round + 2, None));
+            assert!(next > last, "round {round}: {next} after {last}");
+            let renewal = ask(old, round + 1, Some(last));
+            assert!(matches!(renewal, Outcome::Other { .. }), "{renewal:?}");
+            last = next;
+        }
+    }
+
+    #[test]
+    fn a_leader_whose_last_renewal_was_deleted_does_not_go_on_from_the_one_before() {
+        let place = Place::new("undone");
+        let store = place.open();
+        let token = won(&ask(&store, 1, None));
+        won(&ask(&store, 1, Some(token)));
+        let newest = chain::newest(&place.election()).unwrap().unwrap().version;
+        fs::remove_file(place.election().join(format!("{newest:020}"))).unwrap();
+        let renewal = ask(&store, 1, Some(token));
+        assert_eq!(
+            renewal,
+            Outcome::Other {
+                leader: None,
+                remaining: None
+            }
+        );
+    }
+
+    #[test]
+    fn a_copy_in_the_place_of_its_alive_file_makes_a_process_look_dead_until_its_next_write_only() {
+        let place = Place::new("copied");
+        let (first, second) = (place.open(), place.open());
+        let token = won(&ask(&first, 1, None));
+        let alive = first.alive().unwrap().path().to_owned();
+        fs::copy(&alive, place.0.join("copy")).unwrap();
+        fs::rename(place.0.join("copy"), &alive).unwrap();
+        won(&ask(&first, 1, Some(token)));
+        let denied = ask(&second, 2, None);
+        assert!(
+            matches!(
+                denied,
+                Outcome::Other {
+                    leader: Some(_),
+                    ..
+                }
+            ),
+            "{denied:?}"
+        );
     }
 
     #[test]

@@ -87,7 +87,7 @@ struct Watched {
     dir: PathBuf,
     next_look: Moment,
     changed: Option<SystemTime>,
-    version: u64,
+    version: (u64, u64),
     /// Names the leader's process, until it was seen dead.
     alive: Option<String>,
     pace: Duration,
@@ -206,7 +206,7 @@ impl Watched {
             dir,
             next_look: Moment::ORIGIN,
             changed: None,
-            version: 0,
+            version: (0, 0),
             alive: None,
             pace: IDLE_LOOK,
         }
@@ -225,14 +225,15 @@ impl Watched {
             return false;
         };
         self.changed = changed;
-        if newest.version == self.version {
+        let version = newest.identity();
+        if version == self.version {
             return false;
         }
-        self.version = newest.version;
+        self.version = version;
         self.alive = None;
         match newest.record {
             Ok(Record::Held(held)) => {
-                let remaining = store.observe(&self.name, newest.version, held.duration);
+                let remaining = store.observe(&self.name, version, held.duration);
                 watchers.tell(
                     &self.name,
                     Hint::Alive {

@@ -16,6 +16,7 @@ pub(super) enum Record {
     /// Nobody leads. The term that ended last, if there was one.
     Free {
         last: Option<Token>,
+        stamp: u64,
     },
     Held(Held),
 }
@@ -26,6 +27,9 @@ pub(super) struct Held {
     pub duration: Duration,
     /// Names the file that the leader's process keeps locked while it lives.
     pub alive: String,
+    /// The version that began the term.
+    pub since: u64,
+    pub stamp: u64,
 }
 
 /// Why a record cannot be judged.
@@ -53,6 +57,11 @@ struct Written {
     duration_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     alive: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    since: Option<u64>,
+    /// Drawn anew for each write. A number that was deleted and used again is told from what it was.
+    #[serde(default)]
+    stamp: u64,
 }
 
 #[derive(Serialize, Deserialize, Clone, Copy)]
@@ -65,8 +74,15 @@ enum State {
 impl Record {
     pub fn token(&self) -> Option<Token> {
         match self {
-            Self::Free { last } => *last,
+            Self::Free { last, .. } => *last,
             Self::Held(held) => Some(held.leader.token),
+        }
+    }
+
+    pub fn stamp(&self) -> u64 {
+        match self {
+            Self::Free { stamp, .. } => *stamp,
+            Self::Held(held) => held.stamp,
         }
     }
 
@@ -84,6 +100,8 @@ impl Record {
             nonce: None,
             duration_ms: None,
             alive: None,
+            since: None,
+            stamp: self.stamp(),
         };
         if let Self::Held(held) = self {
             let owner = &held.leader.owner;
@@ -94,6 +112,7 @@ impl Record {
             let millis = held.duration.as_nanos().div_ceil(1_000_000);
             written.duration_ms = Some(u64::try_from(millis).unwrap_or(u64::MAX));
             written.alive = Some(held.alive.clone());
+            written.since = Some(held.since);
         }
         let mut bytes = serde_json::to_vec(&written).expect("strings and numbers become JSON");
         bytes.push(b'\n');
@@ -117,7 +136,10 @@ impl Record {
             None => None,
         };
         match written.state {
-            State::Free => Some(Self::Free { last: token }),
+            State::Free => Some(Self::Free {
+                last: token,
+                stamp: written.stamp,
+            }),
             State::Held => {
                 let duration = Duration::from_millis(written.duration_ms?);
                 // No configuration can have written more: a wrong unit must not bar the election for years.
@@ -134,6 +156,8 @@ impl Record {
                     },
                     duration,
                     alive: written.alive?,
+                    since: written.since?,
+                    stamp: written.stamp,
                 }))
             }
         }
@@ -155,6 +179,8 @@ mod tests {
             },
             duration: Duration::from_micros(1_500),
             alive: "ab".into(),
+            since: 3,
+            stamp: u64::MAX,
         })
     }
 
@@ -168,7 +194,10 @@ mod tests {
             unreachable!()
         };
         assert_eq!((read.leader, read.alive), (written.leader, written.alive));
-        let free = Record::Free { last: None };
+        let free = Record::Free {
+            last: None,
+            stamp: 5,
+        };
         assert_eq!(Record::from_bytes(&free.to_bytes()), Ok(free));
     }
 
@@ -204,6 +233,9 @@ mod tests {
     fn a_field_that_this_version_does_not_know_does_no_harm() {
         let bytes = br#"{"format":1,"state":"free","token":7,"later":true}"#;
         let last = Token::new(7);
-        assert_eq!(Record::from_bytes(bytes), Ok(Record::Free { last }));
+        assert_eq!(
+            Record::from_bytes(bytes),
+            Ok(Record::Free { last, stamp: 0 })
+        );
     }
 }
