@@ -2,7 +2,9 @@
 // ConfigError that names the parameter, the value, and what would be right.
 
 const assert = require("node:assert/strict");
+const { once } = require("node:events");
 const fs = require("node:fs");
+const net = require("node:net");
 const path = require("node:path");
 const { test } = require("node:test");
 const { inspect } = require("node:util");
@@ -187,4 +189,65 @@ test("webda.config.json without a cluster leaves the process alone", async () =>
   );
   const { stdout, stderr } = await runProgram("whenLeader(() => say('leads'));", { cwd });
   assert.equal(stdout, "leads\n", stderr);
+});
+
+test("a store's URL that is wrong is thrown at the first use, and names no password", async () => {
+  for (const [store, ...parts] of [
+    ["gopher://u:hunter2@h", "file:<directory>", "redis://"],
+    ["redis://u:hunter2@h:99999", "port"],
+    ["redis://u:hunter2@h:6379/x", "number of a database"],
+    ["not a URL", "file:<directory>", "redis://"],
+  ]) {
+    for (const use of ["whenLeader(() => say('fn'))", "useCluster()"]) {
+      const { stdout, stderr } = await runProgram(
+        `try { ${use}; } catch ({ name, code, message }) { say(name, code, message); }`,
+        { config: { type: "StoreCluster", store } },
+      );
+      assert.match(stdout, /^ConfigError WHENLEADER_CONFIG .*\n$/, store + stderr);
+      for (const part of parts) assert.ok(stdout.includes(part), stdout);
+      assert.ok(!/hunter2/.test(stdout + stderr), stdout + stderr);
+    }
+  }
+});
+
+test("a store that refuses is an ElectionError with its reason, a directory that cannot serve is a ConfigError", async (t) => {
+  // Answers each command, an array in its protocol, with the same refusal.
+  const server = net.createServer((socket) => {
+    socket.on("error", () => {});
+    socket.on("data", (data) => {
+      const commands = String(data).match(/\*\d+\r\n/g) ?? [];
+      socket.write("-NOAUTH Authentication required.\r\n".repeat(commands.length));
+    });
+  });
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  t.after(() => server.close());
+  const store = `redis://127.0.0.1:${server.address().port}`;
+  const file = path.join(newFolder(), "file");
+  fs.writeFileSync(file, "");
+  const code = `
+    const known = ({ name, code, reason, fatal, election }) =>
+      JSON.stringify({ name, code, reason, fatal, election });
+    useCluster().on("error", (error) => say("event", known(error), error.cause.name));
+    startCluster().catch((error) => say("rejection", known(error)));`;
+  const implicit = code.replace(/startCluster.*/, "setTimeout(() => process.exit(), 5000);");
+  const storeError = {
+    name: "ElectionError",
+    code: "WHENLEADER_STORE",
+    reason: "refused",
+    fatal: true,
+    election: "leader",
+  };
+  const refused = await runProgram(code, { config: { type: "StoreCluster", store } });
+  assert.equal(refused.stdout, `rejection ${JSON.stringify(storeError)}\n`, refused.stderr);
+  const told = await runProgram(implicit, { config: { type: "StoreCluster", store } });
+  assert.equal(told.stdout, `event ${JSON.stringify(storeError)} Error\n`, told.stderr);
+
+  const config = { type: "StoreCluster", store: `file:${file}` };
+  const configError = { name: "ConfigError", code: "WHENLEADER_CONFIG" };
+  const bad = await runProgram(code, { config });
+  assert.equal(bad.stdout, `rejection ${JSON.stringify(configError)}\n`, bad.stderr);
+  const badTold = await runProgram(implicit, { config });
+  const wrapped = { ...storeError, reason: "config" };
+  assert.equal(badTold.stdout, `event ${JSON.stringify(wrapped)} ConfigError\n`, badTold.stderr);
 });

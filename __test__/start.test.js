@@ -590,6 +590,7 @@ test("a store that refuses a start says why, in a word for programs", async () =
     code: "WHENLEADER_STORE",
     reason: "read-only",
     fatal: true,
+    election: "leader",
   });
 });
 

@@ -453,7 +453,7 @@ class Environment {
       },
       (error) => {
         if (this.#state === starting) this.#state = { kind: "expecting", stopped: null };
-        throw fromNative(error);
+        throw fromNative(error, plan.info?.leaseName);
       },
     );
     return starting.done;

@@ -103,9 +103,10 @@ function saysNoCluster(error) {
  * realm, since tools such as Jest run modules in a context of their own.
  *
  * @param {unknown} error
+ * @param {string} [election]
  * @returns {unknown}
  */
-function fromNative(error) {
+function fromNative(error, election) {
   if (error instanceof ConfigError || error instanceof ElectionError) return error;
   /** @type {{ code?: unknown, reason?: string, message: string }} */
   const { code, reason, message } = Object(error);
@@ -113,7 +114,7 @@ function fromNative(error) {
     return new ConfigError(message, { cause: error });
   }
   if (code === "WHENLEADER_STORE") {
-    return new ElectionError(code, message, { reason, fatal: true, cause: error });
+    return new ElectionError(code, message, { election, reason, fatal: true, cause: error });
   }
   return error;
 }
