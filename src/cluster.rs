@@ -622,7 +622,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::{Attempt, Capabilities, ExpiryJudge};
+    use crate::backend::{Attempt, Capabilities};
     use crate::clock::Moment;
     use crate::lease::{Outcome, Owner};
     use std::path::Path;
@@ -775,9 +775,7 @@ mod tests {
     impl Backend for PanicsOnce {
         fn capabilities(&self) -> Capabilities {
             Capabilities {
-                expiry: ExpiryJudge::Store,
                 shortest_lease: Duration::from_millis(1),
-                step: Duration::from_millis(1),
                 notifies: false,
             }
         }

@@ -11,9 +11,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, timeout};
-use whenleader::backend::{
-    Attempt, Backend, BackendError, Capabilities, ExpiryJudge, Hints, Watch,
-};
+use whenleader::backend::{Attempt, Backend, BackendError, Capabilities, Hints, Watch};
 use whenleader::campaign::{Campaign, Command, Event, PreparedStore};
 use whenleader::candidate::{OnRenewError, Rules};
 use whenleader::clock::{Clock, Moment};
@@ -106,9 +104,7 @@ impl Scripted {
 impl Backend for Scripted {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            expiry: ExpiryJudge::Store,
             shortest_lease: Duration::from_millis(1),
-            step: Duration::from_millis(1),
             notifies: self.notifies,
         }
     }

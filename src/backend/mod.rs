@@ -277,26 +277,33 @@ pub type Watch = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// What kind of store this is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Who decides that a lease has expired.
-    pub expiry: ExpiryJudge,
     /// The shortest lease that it can hold.
     pub shortest_lease: Duration,
-    /// Durations are rounded up to a multiple of this.
-    pub step: Duration,
     /// Whether [`Backend::watch`] tells of releases.
     pub notifies: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ExpiryJudge {
-    /// The store's own clock.
-    Store,
-    /// The follower, who saw the record unchanged for a whole lease on its own clock.
-    Follower,
-}
-
-/// One store. Every operation may be cancelled by dropping its future; a write that was sent then
-/// counts as ambiguous.
+/// One store.
+///
+/// **Time.** Whoever asks bounds a request: it drops the future when its time is over, and counts the
+/// request as ambiguous. Nothing may be written after that, except by a request that was sent before:
+/// an attempt that wakes late would take over what the same owner's next one won. A store that works on
+/// another thread asks there, right before it writes, whether somebody still waits. Inside the bound an
+/// attempt may replace a dead connection once. [`StoreOptions`] has limits of its own, for connections
+/// whose other end has vanished.
+///
+/// **Failures.** [`FailureKind`] says what may have happened. The candidate treats all kinds alike: none
+/// extends a leadership, and the next attempt finds out. They differ for people, and in one place: a
+/// `Fatal` one fails a start, and is told as one that somebody must mend. `Ambiguous` is for whatever
+/// may have been applied, so also for a write that was applied and was not confirmed; `Transient`
+/// surely was not.
+///
+/// **Records that are not ours.** Anything may lie where the record should be. It is never leadership,
+/// and never a panic: it is either named in a fatal `bad-record` error, or waited out for the asker's own
+/// duration. A record that says more than [`LONGEST_LEASE`](crate::lease::LONGEST_LEASE) is such a one,
+/// or is cut to the asker's duration: it must not bar an election for years.
+///
+/// Every store passes `tests/conformance/`, where each of these sentences is a test.
 #[async_trait]
 pub trait Backend: Send + Sync + fmt::Debug + 'static {
     fn capabilities(&self) -> Capabilities;
@@ -304,7 +311,7 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
     /// Which store this is, for logs and errors. Never a password.
     fn describe(&self) -> String;
 
-    /// What whoever chose this store should know, said once at start.
+    /// What whoever chose this store should know, logged once at start.
     fn remark(&self) -> Option<&'static str> {
         None
     }
@@ -314,11 +321,29 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
         Ok(())
     }
 
-    /// Creates what is needed and makes sure that the store honours conditional writes. Called before
-    /// the first attempt, and again after a transient failure. A fatal error fails the start.
+    /// Creates what is needed, and makes sure that the store honours conditional writes. Called before
+    /// the first attempt, and again until it has worked; a fatal failure fails the start.
+    ///
+    /// It must go as deep as an election does: every command and every right, on a name of its own that
+    /// no election can have and that is gone afterwards. What is found only when an instance shall lead
+    /// is found at night.
     async fn prepare(&self) -> Result<(), BackendError>;
 
-    /// One atomic operation.
+    /// One atomic operation: acquires, renews or takes over.
+    ///
+    /// A renewal ([`Attempt::term`]) succeeds only if the record names this owner and this token. It
+    /// never begins a term, also when the record is gone: then it answers `Other` with neither leader
+    /// nor time.
+    ///
+    /// A campaign succeeds if the lease is free, and also if the record names the very owner who asks:
+    /// that is an earlier attempt whose answer got lost. It then begins a **new** term with a larger token,
+    /// since nobody can tell what became of the old one. The same instance id with another nonce is a
+    /// stranger.
+    ///
+    /// In [`Outcome::Other`], `remaining` counts from the answer, by the clock of whoever judges: the
+    /// store, or this process, which saw the record stand still. Without a leader but with `remaining`, a
+    /// record that cannot be read is being waited out; with neither, nobody holds the lease: a renewal met
+    /// a record that was released or deleted.
     async fn attempt(&self, attempt: &Attempt<'_>) -> Result<Outcome, BackendError>;
 
     /// Ends the term of this owner and token, keeps the counter, and tells watchers. `false`: the
@@ -330,10 +355,14 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
         token: Token,
     ) -> Result<bool, BackendError>;
 
-    /// Who leads, without taking part.
+    /// Who leads, without taking part: no later attempt may go out differently because of it.
     async fn peek(&self, election: &ElectionName) -> Result<Option<Leader>, BackendError>;
 
     /// Sends hints until it is dropped, reconnecting by itself. `None`: this store cannot.
+    ///
+    /// The first hint is [`Hint::Watching`], once changes are surely heard; so it is for each watch that
+    /// joins others, and after every [`Hint::Blind`]. Hints may be merged when the receiver is slow, but
+    /// the latest `Watching` or `Blind`, a `Free`, and the latest `Alive` must arrive in the end.
     fn watch(self: Arc<Self>, _election: ElectionName, _hints: Hints) -> Option<Watch> {
         None
     }

@@ -37,8 +37,8 @@ use self::chain::{Drafts, Newest, Published, WriteError};
 use self::poller::Poller;
 use self::record::{Held, Record, Unreadable};
 use super::{
-    Attempt, Backend, BackendError, BadStore, Capabilities, ExpiryJudge, Hints, StoreOptions,
-    UNSUITABLE, Watch, percent_decoded,
+    Attempt, Backend, BackendError, BadStore, Capabilities, Hints, StoreOptions, UNSUITABLE, Watch,
+    percent_decoded,
 };
 use crate::clock::Clock;
 use crate::identity::random_u64;
@@ -166,9 +166,7 @@ impl FileStore {
 impl Backend for FileStore {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            expiry: ExpiryJudge::Follower,
             shortest_lease: Duration::from_millis(1),
-            step: Duration::from_millis(1),
             notifies: true,
         }
     }

@@ -27,9 +27,7 @@ use redis::{AsyncConnectionConfig, Client, ErrorKind, FromRedisValue, RedisError
 use self::address::Address;
 use self::failure::Stage;
 use self::listener::Listener;
-use super::{
-    Attempt, Backend, BackendError, BadStore, Capabilities, ExpiryJudge, Hints, StoreOptions, Watch,
-};
+use super::{Attempt, Backend, BackendError, BadStore, Capabilities, Hints, StoreOptions, Watch};
 use crate::clock::Clock;
 use crate::lease::{
     ElectionName, FailureKind, InstanceId, LONGEST_LEASE, Leader, Outcome, Owner, Token,
@@ -92,9 +90,7 @@ pub(super) fn open(
 impl Backend for RedisStore {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            expiry: ExpiryJudge::Store,
             shortest_lease: Duration::from_millis(1),
-            step: Duration::from_millis(1),
             notifies: true,
         }
     }
