@@ -152,7 +152,7 @@ mod alone {
         Embedded::start("").await.unwrap()
     }
 
-    fn files(dir: &Path, ending: &str) -> Vec<PathBuf> {
+    pub(super) fn files(dir: &Path, ending: &str) -> Vec<PathBuf> {
         let entries = fs::read_dir(dir).unwrap();
         let paths = entries.map(|entry| entry.unwrap().path());
         paths
@@ -530,6 +530,198 @@ mod alone {
                 whenleader::backend::open(bad, &options, clock.clone()).is_err(),
                 "{bad}"
             );
+        }
+    }
+}
+
+/// Disks that do not do what they should. It takes mounts, and so root.
+#[cfg(target_os = "linux")]
+mod on_a_bad_disk {
+    use std::fs::{self, File, Permissions};
+    use std::io::Write;
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    use std::path::Path;
+    use std::process::Command;
+
+    use whenleader::backend::BackendError;
+    use whenleader::lease::FailureKind::{Fatal, Transient};
+
+    use super::alone::files;
+    use crate::suite::{Client, LONG, held, name, open, owner};
+    use crate::support::{TempDir, skip};
+
+    const URL: &str = "WHENLEADER_TEST_PREPARE";
+    /// Nobody.
+    const OTHER_USER: u32 = 65534;
+
+    struct Mount(TempDir);
+
+    fn as_root(program: &str) -> Command {
+        let own = fs::metadata("/proc/self").map(|meta| std::os::unix::fs::MetadataExt::uid(&meta));
+        if own.is_ok_and(|uid| uid == 0) {
+            return Command::new(program);
+        }
+        let mut command = Command::new("sudo");
+        command.args(["-n", program]);
+        command
+    }
+
+    impl Mount {
+        /// `None`: this user may not mount, which was reported.
+        fn new(test: &str, options: &str) -> Option<Self> {
+            let dir = TempDir::new();
+            let options = format!("{options},mode=1777");
+            let mounted = as_root("mount")
+                .args(["-t", "tmpfs", "-o", &options, "tmpfs"])
+                .arg(dir.path())
+                .output();
+            match mounted {
+                Ok(output) if output.status.success() => Some(Self(dir)),
+                failed => {
+                    skip(test, &format!("a tmpfs cannot be mounted: {failed:?}"));
+                    None
+                }
+            }
+        }
+
+        fn path(&self) -> &Path {
+            self.0.path()
+        }
+
+        fn url(&self) -> String {
+            format!("file:{}", self.path().display())
+        }
+
+        /// Leaves not one byte free.
+        fn fill(&self) {
+            let mut filler = File::create(self.path().join("filler")).unwrap();
+            while filler.write_all(&[b'x'; 512]).is_ok() {}
+        }
+
+        fn empty(&self) {
+            fs::remove_file(self.path().join("filler")).unwrap();
+        }
+    }
+
+    impl Drop for Mount {
+        fn drop(&mut self) {
+            let _ = as_root("umount").arg("-l").arg(self.path()).status();
+        }
+    }
+
+    #[track_caller]
+    fn is_refused(error: &BackendError, code: &str, path: &Path) {
+        assert_eq!((error.kind, error.code), (Fatal, code), "{error}");
+        assert!(error.message.contains(path.to_str().unwrap()), "{error}");
+        assert!(
+            error.message.contains("\"store\": \"file:<directory>\""),
+            "{error}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_read_only_directory_is_refused_with_a_cure() {
+        let test = "a_read_only_directory_is_refused_with_a_cure";
+        let Some(mount) = Mount::new(test, "ro") else {
+            return;
+        };
+        for path in [mount.path().to_owned(), mount.path().join("sub")] {
+            let backend = open(&format!("file:{}", path.display()));
+            let error = backend.prepare().await.expect_err("it is read-only");
+            is_refused(&error, "read-only", &path);
+            let client = Client {
+                backend,
+                owner: owner("a"),
+            };
+            let error = client.attempt(&name("leader"), LONG, None).await;
+            is_refused(&error.unwrap_err(), "read-only", &path);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_full_disk_is_a_failure_that_passes() {
+        let test = "a_full_disk_is_a_failure_that_passes";
+        let Some(mount) = Mount::new(test, "size=128k") else {
+            return;
+        };
+        let (election, new) = (name("leader"), name("new"));
+        let client = Client::new(&mount.url(), "a").await;
+        let token = client.win(&election, LONG).await;
+        for _ in 0..2 {
+            mount.fill();
+            let failures = [
+                client.attempt(&election, LONG, Some(token)).await.err(),
+                client.attempt(&election, LONG, None).await.err(),
+                client.attempt(&new, LONG, None).await.err(),
+                client
+                    .backend
+                    .release(&election, &client.owner, token)
+                    .await
+                    .err(),
+            ];
+            for (number, error) in failures.into_iter().enumerate() {
+                let error = error.unwrap_or_else(|| panic!("{number}: nothing can be written"));
+                assert_eq!(
+                    (error.kind, error.code),
+                    (Transient, "full"),
+                    "{number}: {error}"
+                );
+            }
+            // Who leads can be read all the same.
+            assert!(client.leader(&election).await.is_some());
+            mount.empty();
+            let left = files(mount.path(), ".draft");
+            assert!(left.is_empty(), "{left:?}");
+            assert_eq!(held(client.renew(&election, LONG, token).await), token);
+        }
+        client.win(&new, LONG).await;
+        assert!(client.release(&election, token).await);
+    }
+
+    /// No test: what the next one runs as another user.
+    #[tokio::test]
+    async fn another_user() {
+        let Ok(url) = std::env::var(URL) else { return };
+        let error = open(&url).prepare().await.expect_err("no rights");
+        println!("> {:?} {} {error}", error.kind, error.code);
+    }
+
+    #[test]
+    fn a_directory_that_this_user_may_not_write_in_is_refused_with_a_cure() {
+        let test = "a_directory_that_this_user_may_not_write_in_is_refused_with_a_cure";
+        let dir = TempDir::new();
+        let store = dir.path().join("store");
+        fs::create_dir(&store).unwrap();
+        fs::set_permissions(&store, Permissions::from_mode(0o555)).unwrap();
+        // Where the program lies, the other user may have no right to look.
+        let program = dir.path().join("program");
+        fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+        for path in [store.clone(), store.join("sub")] {
+            let child = || {
+                let mut child = Command::new(&program);
+                child
+                    .args([
+                        "file::on_a_bad_disk::another_user",
+                        "--exact",
+                        "--nocapture",
+                    ])
+                    .env(URL, format!("file:{}", path.display()))
+                    .current_dir("/");
+                child
+            };
+            // Root may write everywhere; whoever is not root cannot become another, and needs not.
+            let output = match child().uid(OTHER_USER).gid(OTHER_USER).output() {
+                Ok(output) => output,
+                Err(_) => child().output().unwrap(),
+            };
+            let said = String::from_utf8_lossy(&output.stdout);
+            let Some((_, said)) = said.split_once("> ") else {
+                return skip(test, &format!("it did not run: {output:?}"));
+            };
+            assert!(said.starts_with("Fatal refused "), "{said}");
+            assert!(said.contains(path.to_str().unwrap()), "{said}");
+            assert!(said.contains("\"store\": \"file:<directory>\""), "{said}");
         }
     }
 }
