@@ -171,7 +171,7 @@ pub struct Candidate {
     unsettled: Option<Unsettled>,
     seen: Option<Leader>,
     largest_token: Option<Token>,
-    shares_id_with: Option<u64>,
+    namesake: Option<Namesake>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -216,6 +216,14 @@ struct Unsettled {
     overrun: Moment,
 }
 
+/// Another process under this instance's id, or what one left behind when it was killed.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Namesake {
+    nonce: u64,
+    first_seen: Moment,
+    told: bool,
+}
+
 impl Candidate {
     /// A follower whose first attempt is due now.
     pub fn new(owner: Owner, rules: Rules, now: Moment) -> Self {
@@ -239,7 +247,7 @@ impl Candidate {
             unsettled: None,
             seen: None,
             largest_token: None,
-            shares_id_with: None,
+            namesake: None,
         }
     }
 
@@ -329,7 +337,7 @@ impl Candidate {
             out.push(Output::NotReleased { token });
             self.leave(now, pause, out);
         }
-        // Last: a process that slept through all of it loses its term and overruns it at once.
+        // Last: what was lost just now may have been overrun long ago.
         if let Some(unsettled) = &mut self.unsettled
             && now >= unsettled.overrun
         {
@@ -381,7 +389,7 @@ impl Candidate {
                     self.lease_gone(now, reason, out);
                 }
                 if self.standing != Standing::Stopped {
-                    self.saw(leader, out);
+                    self.saw(now, leader, out);
                 }
                 if self.stopping && self.standing == Standing::Follower {
                     self.finish_stop(out);
@@ -394,7 +402,7 @@ impl Candidate {
                 }
             }
             (Op::Peek, Answer::Seen(leader)) => {
-                self.saw(leader, out);
+                self.saw(now, leader, out);
                 self.schedule_look(now, None);
             }
             (Op::Campaign | Op::Renew(_) | Op::Peek, _) => {
@@ -441,6 +449,7 @@ impl Candidate {
         self.next = anchor.plus(self.rules.timing.renew_interval());
         out.push(Output::Promoted { token });
         self.saw(
+            now,
             Some(Leader {
                 owner: self.owner.clone(),
                 token,
@@ -507,7 +516,7 @@ impl Candidate {
         // Without its request: a late answer must not revive the term.
         self.pending = None;
         self.next = now;
-        if let Some(term) = self.end_term(reason, out) {
+        if let Some(term) = self.end_term(now, reason, out) {
             self.standing = Standing::Follower;
             self.unsettled = Some(term);
         }
@@ -521,7 +530,7 @@ impl Candidate {
         pause: Duration,
         out: &mut Vec<Output>,
     ) {
-        if let Some(term) = self.end_term(reason, out) {
+        if let Some(term) = self.end_term(now, reason, out) {
             self.standing = Standing::Yielding {
                 token: term.token,
                 callbacks_ended: false,
@@ -532,7 +541,12 @@ impl Candidate {
         }
     }
 
-    fn end_term(&mut self, reason: LossReason, out: &mut Vec<Output>) -> Option<Unsettled> {
+    fn end_term(
+        &mut self,
+        now: Moment,
+        reason: LossReason,
+        out: &mut Vec<Output>,
+    ) -> Option<Unsettled> {
         let Standing::Leader(term) = &self.standing else {
             return None;
         };
@@ -540,7 +554,9 @@ impl Candidate {
             token: term.token,
             reason,
         });
+        // A process that slept through its deadline hears of it late: its callbacks get their chance.
         let overrun = term.anchor.plus(self.rules.timing.overrun_after());
+        let overrun = overrun.max(now + self.rules.timing.shortest_notice());
         Some(Unsettled {
             token: term.token,
             overrun,
@@ -664,16 +680,28 @@ impl Candidate {
         }
     }
 
-    fn saw(&mut self, leader: Option<Leader>, out: &mut Vec<Output>) {
+    fn saw(&mut self, now: Moment, leader: Option<Leader>, out: &mut Vec<Output>) {
         let Some(leader) = leader else { return };
         self.largest_token = self.largest_token.max(Some(leader.token));
-        let Owner { instance, nonce } = &leader.owner;
-        if *instance == self.owner.instance
-            && *nonce != self.owner.nonce
-            && self.shares_id_with != Some(*nonce)
-        {
-            self.shares_id_with = Some(*nonce);
-            out.push(Output::IdShared(leader.clone()));
+        let Owner { instance, nonce } = leader.owner.clone();
+        if instance == self.owner.instance && nonce != self.owner.nonce {
+            match &mut self.namesake {
+                Some(namesake) if namesake.nonce == nonce => {
+                    // The record of one that died before we began would have expired by now.
+                    let lives = now.since(namesake.first_seen) >= self.rules.timing.lease();
+                    if lives && !namesake.told {
+                        namesake.told = true;
+                        out.push(Output::IdShared(leader.clone()));
+                    }
+                }
+                _ => {
+                    self.namesake = Some(Namesake {
+                        nonce,
+                        first_seen: now,
+                        told: false,
+                    });
+                }
+            }
         }
         if self.seen.as_ref() != Some(&leader) {
             self.seen = Some(leader.clone());

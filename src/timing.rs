@@ -206,6 +206,11 @@ impl Timing {
         latest_stop(self.lease)
     }
 
+    /// The least time that callbacks have from the moment that they hear of the end of their term.
+    pub const fn shortest_notice(&self) -> Duration {
+        MARGIN
+    }
+
     /// How long a candidate stays out of the election after `stepDown()` without a pause.
     pub fn default_pause(&self) -> Duration {
         self.lease

@@ -90,6 +90,12 @@ impl Scripted {
         token
     }
 
+    fn renewed_by_its_owner(&self) {
+        if let Some((_, _, until)) = &mut self.record.lock().unwrap().owner {
+            *until = Instant::now() + LEASE;
+        }
+    }
+
     fn holder(&self) -> Option<Owner> {
         self.record
             .lock()
@@ -599,6 +605,15 @@ async fn a_wake_after_a_suspension_only_looks_at_the_clock() {
 async fn another_process_under_the_same_id_never_leads_too_and_is_told_of_once() {
     let store = Arc::new(Scripted::default());
     store.taken_by(&owner("a", 2)); // Of the campaign's own id, but of another process.
+    let renewals = {
+        let store = store.clone();
+        tokio::spawn(async move {
+            for _ in 0..4 {
+                sleep(RENEW).await;
+                store.renewed_by_its_owner();
+            }
+        })
+    };
     let mut run = start(&store, OnRenewError::StepDown);
     let started = Instant::now();
     let mut troubles = 0;
@@ -618,8 +633,23 @@ async fn another_process_under_the_same_id_never_leads_too_and_is_told_of_once()
         }
     }
     assert_eq!(troubles, 1);
+    assert!(renewals.is_finished());
     assert!(
-        started.elapsed() >= LEASE,
+        started.elapsed() >= 4 * RENEW + LEASE,
         "not before that lease has expired"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_killed_process_of_the_same_id_left_is_no_other_process() {
+    let store = Arc::new(Scripted::default());
+    store.taken_by(&owner("a", 2));
+    let mut run = start(&store, OnRenewError::StepDown);
+    loop {
+        match run.next().await {
+            Event::Promoted(_) => break,
+            Event::LeaderChanged(_) => {}
+            other => panic!("{other:?}"),
+        }
+    }
 }

@@ -229,7 +229,8 @@ impl Conduct {
                 if !matches!(reason, LossReason::SteppedDown | LossReason::Stopped) {
                     self.pending = None;
                 }
-                self.overrun = Some((*token, self.anchor + overrun_after(setup), false));
+                let due = self.anchor + overrun_after(setup);
+                self.overrun = Some((*token, due.max(now + SHORTEST_NOTICE), false));
             }
             Output::Overrun { token } if self.due_before.take() == Some(*token) => {
                 if let Some((_, due, told)) = &mut self.overrun {
@@ -294,6 +295,9 @@ impl Conduct {
         Ok(())
     }
 }
+
+/// Callbacks hear of a loss at least so long before they are said to outlive it.
+const SHORTEST_NOTICE: Duration = Duration::from_millis(250);
 
 fn overrun_after(setup: &Setup) -> Duration {
     let margin = Duration::from_millis(250).max(setup.lease / 100);
