@@ -227,3 +227,43 @@ test("process.exit while workers are at work ends the process with its code", as
     assert.deepEqual([result.code, result.signal], [6, null], result.stderr);
   }
 });
+
+test("the main thread stops a cluster that a worker started, in whatever state it is itself", async () => {
+  for (const state of [
+    "",
+    "expectCluster();",
+    "useCluster();",
+    "useCluster(); await sleep(0);",
+    "await stopCluster();",
+  ]) {
+    const lines = await run(`
+      const worker = spawn(\`
+        startCluster({ cluster: ${JSON.stringify(CONFIG)} });
+        whenLeader(() => parent.postMessage("leads"), ({ reason }) => parent.postMessage(reason));
+        setInterval(() => {}, 1000);\`);
+      await once(worker, "message");
+      const told = once(worker, "message");
+      ${state}
+      await stopCluster();
+      say((await told)[0]);
+      const other = { cluster: { ...config.cluster, leaseName: "another" } };
+      say((await startCluster(other)).election);
+      await stopCluster();
+      await worker.terminate();
+    `);
+    assert.deepEqual(lines, ["stopped", "another"], state);
+  }
+});
+
+test("the main thread stops a cluster whose worker has ended", async () => {
+  const lines = await run(`
+    const worker = spawn(\`
+      startCluster({ cluster: ${JSON.stringify(CONFIG)} }).then((cluster) => cluster.waitUntilLeader())
+        .then(() => process.exit());\`);
+    await once(worker, "exit");
+    await stopCluster();
+    say((await startCluster({ cluster: { ...config.cluster, leaseName: "another" } })).election);
+    await stopCluster();
+  `);
+  assert.deepEqual(lines, ["another"]);
+});

@@ -225,7 +225,7 @@ class Environment {
       for (const registration of [...this.#waiting.keys()]) registration.remove(removal);
       for (const cluster of this.#clusters.values()) Cluster.giveUpWait(cluster);
       this.#leftEarly.clear();
-      if (state.kind === "starting" || state.kind === "running") {
+      if (state.kind === "starting" || state.kind === "running" || this.#othersRunOne()) {
         const done = this.#stop(state).finally(() => {
           this.#state = { kind: "expecting", stopped: "here" };
         });
@@ -459,13 +459,17 @@ class Environment {
     return starting.done;
   }
 
+  /** Nothing of the native side ends, and no event comes, before this. */
+  #attach() {
+    if (this.#attached) return;
+    this.#native.attach((event) => this.#dispatch(event), this.log.level);
+    this.#attached = true;
+  }
+
   /** @param {Plan} plan */
   async #startNative(plan) {
+    this.#attach();
     const native = this.#native;
-    if (!this.#attached) {
-      native.attach((event) => this.#dispatch(event), this.log.level);
-      this.#attached = true;
-    }
     if (plan.mode === "join" && plan.info !== null) return plan.info;
     return native.startCluster(plan.json, plan.source, plan.baseDir);
   }
@@ -609,16 +613,25 @@ class Environment {
     return election;
   }
 
-  /** @param {State & { kind: "starting" | "running" }} state */
+  /** Whether the main thread, which takes no part in it, has a cluster of its workers to stop. */
+  #othersRunOne() {
+    return this.#world.isMainThread && this.#clusterOfProcess() !== null;
+  }
+
+  /** @param {State} state */
   async #stop(state) {
     try {
       if (state.kind === "starting") {
         await state.done.catch(() => {});
         if (state.plan.mode === "native") await this.#native.stopCluster();
-      } else {
+      } else if (state.kind === "running") {
         const elections = [...this.#elections.values()];
         await Promise.all(elections.map((election) => election.stop()));
         await state.provider.stop();
+      }
+      if (this.#othersRunOne()) {
+        this.#attach();
+        await this.#native.stopCluster();
       }
     } finally {
       this.#unwatch();
