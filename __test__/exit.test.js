@@ -276,3 +276,96 @@ test(
     assert.deepEqual([signal, stdout], ["SIGTERM", "leads\nderegistered\n"]);
   },
 );
+
+/** What ends as the package does, in a folder of its own. */
+function copyOfPackage() {
+  const copy = newFolder();
+  for (const name of fs.readdirSync(ROOT)) {
+    if (/^(index\.js|native\.js|package\.json|lib|.*\.node)$/.test(name)) {
+      fs.cpSync(path.join(ROOT, name), path.join(copy, name), { recursive: true });
+    }
+  }
+  return copy;
+}
+
+const TWO_COPIES = `
+  const copies = [require("whenleader"), require(${JSON.stringify(copyOfPackage())})];
+  const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+  async function lead(ms) {
+    for (const [index, copy] of copies.entries()) {
+      copy.whenLeader(() => {}, async () => {
+        say("stopping", index);
+        await sleep(ms * (index + 1));
+        say("deregistered", index);
+      });
+      await copy.useCluster().waitUntilLeader();
+    }
+    await sleep(50);
+    say("leads");
+  }
+  setInterval(() => {}, 1000);
+`;
+
+test(
+  "two copies of the package in one process both stop before a signal ends it",
+  posix,
+  async () => {
+    const config = (leaseName) => JSON.stringify({ ...CONFIG, leaseName });
+    for (const start of [
+      "",
+      `await copies[0].startCluster(${config("one")}); await copies[1].startCluster(${config("two")});`,
+    ]) {
+      const program = new Program(`${TWO_COPIES} (async () => { ${start} await lead(100); })();`);
+      await program.said("leads");
+      program.kill("SIGTERM");
+      const { signal } = await program.ended;
+      assert.equal(signal, "SIGTERM");
+      assert.deepEqual(program.lines.slice(1).sort(), [
+        "deregistered 0",
+        "deregistered 1",
+        "stopping 0",
+        "stopping 1",
+      ]);
+    }
+  },
+);
+
+test(
+  "a second signal ends a process of two copies at once, also if one has stopped",
+  posix,
+  async () => {
+    const program = new Program(
+      `${TWO_COPIES} lead(0).then(() => {
+       copies[1].whenLeader(() => say("ready"), () => sleep(60_000));
+     });`,
+    );
+    await program.said("ready");
+    program.kill("SIGTERM");
+    await program.said("deregistered 0");
+    await program.said("deregistered 1");
+    program.kill("SIGTERM");
+    assert.equal((await program.ended).signal, "SIGTERM");
+  },
+);
+
+test("two copies leave a signal to the application, and step aside for it", posix, async () => {
+  const program = new Program(
+    `${TWO_COPIES} lead(0);
+     process.on("SIGTERM", () => {
+       say("listeners", process.listenerCount("SIGTERM"));
+       setTimeout(() => { say("later", process.listenerCount("SIGTERM")); process.exit(7); }, 50);
+     });`,
+  );
+  await program.said("leads");
+  program.kill("SIGTERM");
+  const { code, stdout } = await program.ended;
+  assert.deepEqual([code, stdout], [7, "leads\nlisteners 1\nlater 2\n"]);
+});
+
+test("the lease is released also if an earlier exit listener ends the process", async () => {
+  const { code, state } = await end(
+    `process.on("exit", () => process.exit(3));
+     useCluster().waitUntilLeader().then(() => process.exit(2));`,
+  );
+  assert.deepEqual([code, state], [3, "free"]);
+});
