@@ -4,6 +4,7 @@ const assert = require("node:assert/strict");
 const fs = require("node:fs");
 const path = require("node:path");
 const { test } = require("node:test");
+const { inspect } = require("node:util");
 const { discover } = require("../lib/discovery.js");
 const { parseJson, toJson } = require("../lib/json.js");
 const { fakeWorld } = require("./fake-native.js");
@@ -189,13 +190,13 @@ test("the place of an error is where the engine sees one, for random damage", ()
   for (let i = 0; i < whole.length; i += 1) {
     for (const damage of ["", "}", ",", '"', "#"]) {
       const text = whole.slice(0, i) + damage + whole.slice(i + 1);
-      let valid = true;
+      let engine = null;
       try {
         JSON.parse(text);
-      } catch {
-        valid = false;
+      } catch (error) {
+        engine = error;
       }
-      if (valid) {
+      if (engine === null) {
         assert.doesNotThrow(() => parseJson(text, "it"));
         continue;
       }
@@ -203,7 +204,7 @@ test("the place of an error is where the engine sees one, for random damage", ()
         () => parseJson(text, "it"),
         (error) => {
           const column = Number(/column (\d+)/.exec(error.message)[1]);
-          const place = /position (\d+)/.exec(error.cause.message);
+          const place = /position (\d+)/.exec(engine.message);
           // The engine points into a broken string, we at its beginning.
           if (place !== null)
             assert.ok(column <= Number(place[1]) + 1, `${text}: ${error.message}`);
@@ -250,4 +251,67 @@ test("values that JSON cannot hold reach the native side by name", () => {
   });
   const twice = { x: 1 };
   assert.deepEqual(JSON.parse(toJson({ a: twice, b: twice })), { a: twice, b: twice });
+});
+
+test("what may be a password in WHENLEADER_CONFIG or in broken JSON is in no error, nor in its cause", () => {
+  const secret = "S3CRETpw";
+  const root = tree({ "a@b/[1].json": cluster("named") });
+  for (const WHENLEADER_CONFIG of [
+    `redis://:${secret}@h`,
+    `redis:${secret}@h`,
+    `[{"store":"redis://:${secret}@h"}]`,
+    `["${secret.repeat(2000)}"]`,
+    `"${secret}"`,
+  ]) {
+    assert.throws(
+      () => first(root, { WHENLEADER_CONFIG }),
+      (error) => {
+        assert.equal(error.name, "ConfigError");
+        assert.match(error.message, /neither a JSON object nor the path of a file/);
+        assert.ok(!inspect(error, { showHidden: true, depth: 9 }).includes(secret));
+        return true;
+      },
+    );
+  }
+  const named = first(root, { WHENLEADER_CONFIG: "a@b/[1].json" });
+  assert.equal(named.source, path.join(root, "a@b/[1].json"), "a path is a path");
+  for (const text of [`{"store":${secret}}`, `{'${secret}':1}`, `{"a":1,${secret}}`]) {
+    const file = path.join(tree({ "broken.json": text }), "broken.json");
+    for (const WHENLEADER_CONFIG of [text, file]) {
+      assert.throws(
+        () => first(root, { WHENLEADER_CONFIG }),
+        (error) => {
+          assert.match(error.message, /is not valid JSON: line 1/);
+          assert.ok(!inspect(error, { showHidden: true }).includes(secret.slice(0, 3)));
+          return true;
+        },
+      );
+    }
+  }
+});
+
+test("a configuration that is nested too deeply is a ConfigError, wherever it comes from", async () => {
+  const deep = (levels) => {
+    let value = {};
+    for (let level = 1; level < levels; level += 1) value = { value };
+    return value;
+  };
+  assert.deepEqual(JSON.parse(toJson(deep(100))), deep(100));
+  const tooDeep = { name: "ConfigError", message: /nested more than 100 levels/ };
+  for (const levels of [101, 100_000]) {
+    assert.throws(() => toJson(deep(levels)), tooDeep);
+    const { environment } = fakeWorld();
+    await assert.rejects(environment.startCluster({ cluster: { x: deep(levels) } }), tooDeep);
+  }
+  const again = { toJSON: () => ({ again }) };
+  assert.throws(() => toJson(again), { name: "ConfigError" });
+  const text = `${'{"a":'.repeat(100_000)}1${"}".repeat(100_000)}`;
+  const root = tree({ "package.json": `{"whenleader":${text}}` });
+  assert.throws(() => first(root), tooDeep);
+  for (const broken of ["[".repeat(100_000), `${text}x`, '{"a":'.repeat(100_000)]) {
+    assert.throws(() => parseJson(broken, "it"), {
+      name: "ConfigError",
+      message: /not valid JSON/,
+    });
+  }
 });

@@ -7,7 +7,7 @@
 const fs = require("node:fs");
 const path = require("node:path");
 const { ConfigError } = require("./errors.js");
-const { parseJson } = require("./json.js");
+const { parseJson, toJson } = require("./json.js");
 
 /**
  * @typedef {object} Found
@@ -35,6 +35,9 @@ function* discover({ env, cwd }) {
   }
 }
 
+/** Of what was put into the variable instead of a path: a URL, or JSON of another kind. */
+const MAYBE_SECRET = /:\/\/|[@["]/;
+
 /**
  * @param {string} given
  * @param {string} cwd
@@ -46,6 +49,12 @@ function fromEnvironment(given, cwd) {
     return { json: given, source: "WHENLEADER_CONFIG", baseDir: cwd };
   }
   const file = path.resolve(cwd, given);
+  if (MAYBE_SECRET.test(given) && !fs.existsSync(file)) {
+    throw new ConfigError(
+      "WHENLEADER_CONFIG is neither a JSON object nor the path of a file (its text is not shown, since " +
+        'it may hold a password): a store is named as {"cluster":{"store":"redis://..."}}',
+    );
+  }
   const text = read(file);
   if (text === null) {
     throw new ConfigError(
@@ -96,7 +105,7 @@ function fromPackageJson(folder) {
   // Whatever stands there was meant for us, so a slip in it must be an error, not silence.
   if (own === undefined || own === null || Object.keys(Object(own)).length === 0) return null;
   return {
-    json: JSON.stringify(own),
+    json: toJson(own),
     source: `"whenleader" in ${file}`,
     baseDir: folder,
     shared: true,

@@ -1,4 +1,6 @@
 // JSON in and out: errors that say where, and values that JSON cannot hold.
+//
+// The text may hold a password, so no error quotes it: the engine's own, which do, are not even a cause.
 
 const { ConfigError } = require("./errors.js");
 
@@ -10,18 +12,19 @@ const { ConfigError } = require("./errors.js");
 function parseJson(text, source) {
   try {
     return JSON.parse(text);
-  } catch (error) {
+  } catch {
     const offset = firstError(text);
     const before = text.slice(0, offset).split("\n");
     const line = before.length;
     const column = (before[line - 1]?.length ?? 0) + 1;
     const found =
       offset < text.length ? `found ${JSON.stringify(text[offset])}` : "the text ends too early";
-    throw new ConfigError(`${source} is not valid JSON: line ${line}, column ${column}: ${found}`, {
-      cause: error,
-    });
+    throw new ConfigError(`${source} is not valid JSON: line ${line}, column ${column}: ${found}`);
   }
 }
+
+/** As deep as anything is nested here: far deeper than a configuration, and far from what a stack holds. */
+const DEEPEST = 100;
 
 // One token of JSON, at the place where the expression is put (it is sticky).
 const SPACE = /[ \t\n\r]*/y;
@@ -63,11 +66,18 @@ function firstError(text) {
     take(SPACE);
     return take(STRING) && takeSign(":") && takeValue();
   };
+  let depth = 0;
   /** @returns {boolean} */
   const takeValue = () => {
-    if (takeSign("{")) return takeList(takeMember, "}");
-    if (takeSign("[")) return takeList(takeValue, "]");
-    return take(STRING) || take(SCALAR);
+    if (depth === DEEPEST) return false; // Where it is too deep to go on is place enough.
+    depth += 1;
+    const taken = takeSign("{")
+      ? takeList(takeMember, "}")
+      : takeSign("[")
+        ? takeList(takeValue, "]")
+        : take(STRING) || take(SCALAR);
+    depth -= 1;
+    return taken;
   };
   if (takeValue()) take(SPACE);
   return at;
@@ -105,6 +115,9 @@ function toJson(config, omit = () => false) {
     if (value === null) return null;
     if (path.has(value)) {
       throw new ConfigError("the configuration given to startCluster() refers to itself");
+    }
+    if (path.size === DEEPEST) {
+      throw new ConfigError(`the configuration is nested more than ${DEEPEST} levels deep`);
     }
     path.add(value);
     const { toJSON } = /** @type {{ toJSON?: unknown }} */ (value);
