@@ -303,7 +303,7 @@ pub struct Capabilities {
 /// duration. A record that says more than [`LONGEST_LEASE`](crate::lease::LONGEST_LEASE) is such a one,
 /// or is cut to the asker's duration: it must not bar an election for years.
 ///
-/// Every store passes `tests/conformance/`, where each of these sentences is a test.
+/// Every store passes `tests/conformance/`, against its real server.
 #[async_trait]
 pub trait Backend: Send + Sync + fmt::Debug + 'static {
     fn capabilities(&self) -> Capabilities;
