@@ -643,3 +643,32 @@ test("removing at the moment of a loss runs deregisteredFn once, with the reason
     assert.deepEqual(election.settledTokens, [1], when);
   }
 });
+
+test("a callback's name may be anything, or throw, and it runs", async () => {
+  const { environment, election, lines } = await startedWorld();
+  for (const name of [
+    { value: Object.create(null) },
+    { value: "" },
+    {
+      get() {
+        throw new Error("a name that throws");
+      },
+    },
+  ]) {
+    let ran = 0;
+    const odd = () => {
+      ran += 1;
+      throw new Error("a failure that is logged");
+    };
+    Object.defineProperty(odd, "name", name);
+    const remove = environment.whenLeader(odd, odd);
+    election.promote();
+    await settle();
+    election.demote();
+    await settle();
+    assert.equal(ran, 2);
+    await remove();
+  }
+  assert.equal(lines.length, 6);
+  for (const line of lines) assert.match(line, /anonymous function.*a failure that is logged/);
+});

@@ -205,3 +205,24 @@ test("a million registrations that come and go leave the memory as it was", asyn
   const rounds = JSON.parse(stdout || `"${stderr}"`);
   assert.ok(rounds.at(-1) - rounds[1] < 20, `MiB after each 100,000: ${rounds}`);
 });
+
+test("a misspelt option of startCluster, a list of options and a bare logger are refused by name", async () => {
+  const { startCluster } = require("../index.js");
+  for (const [options, message] of [
+    [{ loger: console }, /options\.loger is not known; there is logger/],
+    [[], /options must be an object/],
+    [null, /options must be an object/],
+    [() => {}, /options must be an object/],
+    [console, /as the option logger/],
+  ]) {
+    await assert.rejects(startCluster({}, options), { name: "TypeError", message });
+  }
+});
+
+test("half of a surrogate pair is in no election's name", () => {
+  const { useCluster, whenLeader } = require("../index.js");
+  for (const bad of ["\ud800", "a\udc00b"]) {
+    assert.throws(() => useCluster(bad), { name: "TypeError", message: /surrogate/ });
+    assert.throws(() => whenLeader(() => {}, null, { election: bad }), { message: /surrogate/ });
+  }
+});

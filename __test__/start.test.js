@@ -750,3 +750,24 @@ test("errors of the native side, promises and abort signals are known across rea
   await logs.environment.startCluster(CONFIG, { error: reject, warn: reject, info: reject });
   await settle(); // An unhandled rejection would fail this test.
 });
+
+test("a function that has a logger's functions is a logger", async () => {
+  for (const place of ["option", "parameter", "beside"]) {
+    const { environment, native, logger, lines } = lonely();
+    native.info.warnings = ["careful"];
+    const callable = Object.assign(() => {}, logger);
+    if (place === "option") await environment.startCluster(CONFIG, callable);
+    if (place === "parameter") await environment.startCluster({ type: "x", logger: callable });
+    if (place === "beside") {
+      await assert.rejects(environment.startCluster({ ...CONFIG, logger: callable }), {
+        message: /logger .*beside/,
+      });
+      continue;
+    }
+    assert.deepEqual(lines, ["warn whenleader: careful"]);
+  }
+  await assert.rejects(
+    lonely().environment.startCluster(CONFIG, () => {}),
+    { name: "ConfigError", message: /"logger" must be/ },
+  );
+});

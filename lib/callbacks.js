@@ -62,4 +62,18 @@ function insideCallback(/** @type {object | undefined} */ owner = undefined) {
   return run !== undefined && !run.ended && (owner === undefined || run.owner === owner);
 }
 
-module.exports = { runCallback, insideCallback };
+/**
+ * For people. A function's name may be anything, or throw when it is read.
+ *
+ * @param {{ name: unknown }} fn
+ * @returns {string | null}
+ */
+function nameOf(fn) {
+  try {
+    return typeof fn.name === "string" && fn.name !== "" ? fn.name : null;
+  } catch {
+    return null;
+  }
+}
+
+module.exports = { runCallback, insideCallback, nameOf };

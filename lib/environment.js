@@ -6,7 +6,7 @@
 // (`expecting`), and so does stopCluster(): who stopped does not lead again by accident. A worker whose
 // cluster another thread stopped joins the next one that its process runs.
 
-const { insideCallback } = require("./callbacks.js");
+const { insideCallback, nameOf } = require("./callbacks.js");
 const { Cluster } = require("./cluster.js");
 const { discover, isCluster, isOurs, signOfSeveralInstances } = require("./discovery.js");
 const { Election } = require("./election.js");
@@ -111,7 +111,8 @@ class Environment {
   whenLeader(fn, deregisteredFn = null, { election: name } = {}) {
     this.#decide();
     const existing = this.#state.kind === "running" ? this.#electionFor(name) : null;
-    const functionName = fn.name || "anonymous function";
+    const functionName = nameOf(fn) ?? "anonymous function";
+    const deregisteredName = deregisteredFn === null ? null : nameOf(deregisteredFn);
     const registration = new Registration({
       fn: (term) => {
         this.ledFor(`the fn ${functionName} given to whenLeader()`);
@@ -122,7 +123,7 @@ class Environment {
         this.log.error(`${which} of a registration failed; the election goes on`, {
           election: term.election,
           token: term.token,
-          function: which === "fn" ? functionName : deregisteredFn?.name || functionName,
+          function: which === "fn" ? functionName : (deregisteredName ?? functionName),
           err,
         }),
       onEnd: () => {
@@ -878,7 +879,7 @@ function readConfig(config) {
   const section = clusterSection(config);
   const { logger } = section;
   const beside = section === config ? undefined : Reflect.get(config, "logger");
-  if (isObject(beside) && typeof beside.warn === "function") {
+  if (typeof Object(beside).warn === "function") {
     throw new ConfigError(
       "startCluster(): logger has no meaning beside the cluster; put it among the cluster's " +
         "parameters, or give it as startCluster(config, { logger })",

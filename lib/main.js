@@ -62,15 +62,27 @@ function whenLeader(fn, deregisteredFn, options) {
  */
 function checkOptions(options) {
   if (options === undefined || options === null) return {};
-  if (typeof options !== "object") {
-    throw new TypeError(`whenLeader(): options must be an object, not ${inspect(options)}`);
-  }
-  const { election, ...others } = /** @type {Record<string, unknown>} */ (options);
-  const unknown = Object.keys(others)[0];
-  if (unknown !== undefined) {
-    throw new TypeError(`whenLeader(): options.${unknown} is not known; there is election`);
-  }
+  const election = onlyOption("whenLeader()", options, "election");
   return { election: checkName("whenLeader(): options.election", election) };
+}
+
+/**
+ * A slip in an option's name would be silence.
+ *
+ * @param {string} call
+ * @param {unknown} options
+ * @param {string} known
+ * @returns {unknown}  its value
+ */
+function onlyOption(call, options, known) {
+  if (typeof options !== "object" || options === null || Array.isArray(options)) {
+    throw new TypeError(`${call}: options must be an object, not ${inspect(options)}`);
+  }
+  const unknown = Object.keys(options).find((key) => key !== known);
+  if (unknown !== undefined) {
+    throw new TypeError(`${call}: options.${unknown} is not known; there is ${known}`);
+  }
+  return Reflect.get(options, known);
 }
 
 /** @param {unknown} name */
@@ -83,13 +95,11 @@ function useCluster(name) {
  * @param {unknown} options
  */
 async function startCluster(config, options) {
-  if (options !== undefined && (typeof options !== "object" || options === null)) {
-    throw new TypeError(`startCluster(): options must be an object, not ${inspect(options)}`);
+  if (options === undefined) return environment.startCluster(config, undefined);
+  if (typeof Object(options).warn === "function") {
+    throw new TypeError("startCluster(): a logger is given as the option logger: { logger }");
   }
-  return environment.startCluster(
-    config,
-    /** @type {{ logger?: unknown } | undefined} */ (options)?.logger,
-  );
+  return environment.startCluster(config, onlyOption("startCluster()", options, "logger"));
 }
 
 function stopCluster() {
@@ -119,9 +129,11 @@ function checkName(what, name) {
         ? `have at most ${NAME_LIMIT} bytes`
         : /\p{Cc}/u.test(name)
           ? "hold no control character"
-          : name.trim() !== name
-            ? "not begin or end with a space"
-            : null;
+          : /\p{Cs}/u.test(name)
+            ? "hold no half of a surrogate pair, which is no text"
+            : name.trim() !== name
+              ? "not begin or end with a space"
+              : null;
   if (rule !== null) throw new TypeError(`${what} must ${rule}: ${inspect(name)}`);
   return name;
 }
