@@ -535,6 +535,37 @@ test("a cluster that another thread stopped is left here too, and the next one i
   assert.deepEqual(events.slice(2), ["second deregistered stopped", "third deregistered stopped"]);
 });
 
+test("a fn that is registered while a stop is under way is told to wait", async () => {
+  const { environment, logger, lines } = lonely();
+  await environment.startCluster(CONFIG, logger);
+  const stopped = environment.stopCluster();
+  environment.whenLeader(function late() {});
+  assert.match(lines.join("\n"), /warn .*after stopCluster\(\): it waits for startCluster.*late/);
+  await stopped;
+});
+
+test("a worker that comes while its process stops the cluster waits for nothing", async () => {
+  const { environment, native, lines, logger } = lonely({ isMainThread: false });
+  environment.useLogger(logger);
+  native.running = "being stopped";
+  const { joinElection } = native;
+  native.joinElection = () => {
+    throw Object.assign(new Error("the cluster is being stopped"), { code: "WHENLEADER_CONFIG" });
+  };
+  const cluster = environment.useCluster();
+  await assert.rejects(cluster.waitUntilLeader(), { code: "WHENLEADER_STOPPED" });
+  assert.match(lines[0], /error .*cannot take part in an election/);
+  // Once a cluster runs again, the next use joins it.
+  native.joinElection = joinElection;
+  await settle();
+  const terms = [];
+  environment.whenLeader((term) => terms.push(term));
+  await settle();
+  native.elections.get("leader").promote(2);
+  assert.equal(terms[0].token, 2);
+  assert.equal(cluster.isLeader(), true);
+});
+
 test("only the main thread watches for exits, until its cluster is stopped", async () => {
   for (const isMainThread of [true, false]) {
     let watching = 0;

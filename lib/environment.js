@@ -696,9 +696,10 @@ class Environment {
   /** @param {string} functionName */
   #warnIfStopped(functionName) {
     const state = this.#state;
-    if (state.kind !== "expecting" || state.stopped === null) return;
+    const stopped = state.kind === "expecting" ? state.stopped : null;
+    if (stopped === null && state.kind !== "stopping") return;
     const how =
-      state.stopped === "here"
+      stopped !== "elsewhere"
         ? "after stopCluster(): it waits for startCluster()"
         : "after another thread stopped the cluster of this process: it waits for the next use " +
           "once a cluster runs again, or for startCluster()";
