@@ -910,6 +910,18 @@ mod alone {
     }
 
     #[tokio::test]
+    async fn a_node_of_a_cluster_may_start_though_another_one_has_the_key_of_the_probe() {
+        let server = Scripted::answering(b"-MOVED 866 10.0.0.2:6379\r\n".to_vec()).await;
+        let client = Client {
+            backend: open(&server.url()),
+            owner: owner("a"),
+        };
+        client.backend.prepare().await.unwrap();
+        let error = fails(&client, Transient, "moved").await;
+        assert!(error.message.contains("cluster"), "{error}");
+    }
+
+    #[tokio::test]
     async fn an_answer_that_makes_no_sense_is_never_leadership() {
         for answer in [
             "+OK\r\n",

@@ -100,13 +100,13 @@ const KNOWN: &[Known] = &[
     known(
         "MOVED",
         Transient,
-        "moved",
+        MOVED,
         "It is one node of a cluster, and another one keeps this election: point the URL at that one",
     ),
     known(
         "ASK ",
         Transient,
-        "moved",
+        MOVED,
         "The cluster is moving this election to another node",
     ),
     known(
@@ -124,7 +124,7 @@ const KNOWN: &[Known] = &[
     known(
         "TRYAGAIN",
         Transient,
-        "moved",
+        MOVED,
         "The cluster is moving this election to another node",
     ),
     known(
@@ -171,6 +171,8 @@ const KNOWN: &[Known] = &[
     ),
 ];
 
+/// The code of a key that another node of a cluster keeps.
+pub(super) const MOVED: &str = "moved";
 /// The code of a record that no election wrote.
 pub(super) const BAD_RECORD: &str = "bad-record";
 

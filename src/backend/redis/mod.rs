@@ -104,12 +104,16 @@ impl Backend for RedisStore {
         let address = &self.link.address;
         let mut probe = self.scripts.probe.key(address.lease_key(""));
         probe.arg(address.channel(""));
-        if self.link.run::<i64>(&probe).await? == 0 {
-            tracing::warn!(
+        match self.link.run::<i64>(&probe).await {
+            Ok(0) => tracing::warn!(
                 store = %self.describe(),
                 "this user may not publish, so a hand-over waits until a follower asks: {}",
                 address.rights()
-            );
+            ),
+            Ok(_) => {}
+            // Another node of a cluster has that key. The elections' own keys may be here all the same.
+            Err(error) if error.code == failure::MOVED => {}
+            Err(error) => return Err(error),
         }
         if self.min_replicas.is_some() {
             self.link.run(&wait_for(0, 1)).await?;
