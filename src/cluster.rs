@@ -6,8 +6,9 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
@@ -30,21 +31,27 @@ const DEFAULT_STORE: &str = "file:.whenleader";
 const SUSPEND_CHECK: Duration = Duration::from_millis(500);
 const SUSPENSION: Duration = Duration::from_millis(100);
 
-/// Our own, never the host's: it must live until the last release is sent.
-///
+static RUNTIME: OnceLock<Runtime> = OnceLock::new();
+
+/// Starts the thread that the elections run on, unless it runs. Our own, never the host's: it must live
+/// until the last release is sent. Fails where the system has no thread or file left; it may be tried again.
+pub fn start_runtime() -> io::Result<&'static Runtime> {
+    if let Some(runtime) = RUNTIME.get() {
+        return Ok(runtime);
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .max_blocking_threads(BLOCKING_THREADS)
+        .thread_name("whenleader")
+        .enable_all()
+        .build()?;
+    Ok(RUNTIME.get_or_init(|| runtime))
+}
+
 /// # Panics
-/// If the system lets this process start no thread.
+/// Before [`start_runtime`] succeeded.
 pub fn runtime() -> &'static Runtime {
-    static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
-        tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .max_blocking_threads(BLOCKING_THREADS)
-            .thread_name("whenleader")
-            .enable_all()
-            .build()
-            .expect("the system lets a process start a thread")
-    });
-    &RUNTIME
+    RUNTIME.get().expect("no cluster without its thread")
 }
 
 /// Why a cluster did not start.
@@ -93,6 +100,8 @@ pub struct Cluster {
     woken: watch::Sender<u64>,
     /// Nobody joins any more.
     stopping: AtomicBool,
+    /// Somebody joined at some time.
+    joined: AtomicBool,
 }
 
 impl Cluster {
@@ -128,6 +137,7 @@ impl Cluster {
             elections: Mutex::default(),
             woken: watch::channel(0).0,
             stopping: AtomicBool::new(false),
+            joined: AtomicBool::new(false),
         };
         cluster.check_name(&cluster.config.election)?;
         Ok(Arc::new(cluster))
@@ -171,6 +181,7 @@ impl Cluster {
         }
         let election = Arc::new(Election::new(name.clone(), self.clock.clone()));
         elections.push(election.clone());
+        self.joined.store(true, Ordering::SeqCst);
         runtime().spawn(supervise(self.clone(), election.clone()));
         Ok(election)
     }
@@ -202,6 +213,10 @@ impl Cluster {
         runtime()
             .block_on(async { tokio::time::timeout(limit, all).await })
             .is_ok()
+    }
+
+    fn is_left(&self) -> bool {
+        self.joined.load(Ordering::SeqCst) && locked(&self.elections).is_empty()
     }
 
     /// Lets no further election begin; returns those that there are.
@@ -272,6 +287,13 @@ pub async fn start(config: Config) -> Result<Arc<Cluster>, StartError> {
         if cluster.config.same_as(&config) {
             return Ok(cluster);
         }
+        if cluster.is_left() {
+            // Left by everybody, perhaps by a worker that ended: nothing of it is in use.
+            cluster.stop().await;
+            *locked(&RUNNING) = None;
+        }
+    }
+    if let Some(cluster) = running() {
         return Err(StartError::Config(format!(
             "this process already takes part in a cluster on {}; stop it first, or start it with one configuration",
             cluster.describe()
@@ -819,6 +841,7 @@ mod tests {
         let store = Arc::new(PanicsOnce::default());
         let cluster = Cluster::with_backend(config, store, Arc::new(SystemClock)).unwrap();
         let name = ElectionName::new("e").unwrap();
+        start_runtime().unwrap();
         let election = cluster.election(&name).unwrap();
         let heard = Arc::new(Heard::default());
         election.join(heard.clone());

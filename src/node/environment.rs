@@ -142,6 +142,8 @@ impl Environment {
         log_level: &str,
     ) -> napi::Result<()> {
         let key = key(env);
+        // JavaScript was loaded anew in this environment, as test runners do: nobody hears the old one.
+        detach(key);
         let dispatch = dispatch
             .build_threadsafe_function::<Message>()
             .weak::<true>()
@@ -315,8 +317,18 @@ pub struct Reply(Arc<Link>);
 impl Reply {
     /// Runs an operation. One that panics has failed: whoever waits for it is told.
     pub fn when_done(self, operation: u32, work: impl Future<Output = Done> + Send + 'static) {
-        let work = cluster::runtime().spawn(work);
-        cluster::runtime().spawn(async move {
+        let runtime = match cluster::start_runtime() {
+            Ok(runtime) => runtime,
+            Err(error) => {
+                let message = format!(
+                    "the system lets this process start no thread ({error}); free some files or threads and try again"
+                );
+                let how = Done::Failed(STORE, Some("threads"), message);
+                return self.0.send(Message::Done(operation, how));
+            }
+        };
+        let work = runtime.spawn(work);
+        runtime.spawn(async move {
             let how = work.await.unwrap_or_else(|error| {
                 let message =
                     format!("an operation of whenleader died ({error}). Please report this");

@@ -175,7 +175,8 @@ pub fn settled(env: Env, name: String, token: f64) -> Result<()> {
 pub fn step_down(env: Env, name: String, pause_ms: Option<f64>) -> Result<()> {
     let seat = seat(env, &name)?;
     let pause = match pause_ms {
-        Some(ms) => Duration::try_from_secs_f64(ms / 1_000.0).unwrap_or_default(),
+        // What is too long for a duration is for ever.
+        Some(ms) => Duration::try_from_secs_f64(ms.max(0.0) / 1_000.0).unwrap_or(Duration::MAX),
         None => seat.default_pause(),
     };
     seat.election().step_down(pause);
