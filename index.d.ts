@@ -233,9 +233,9 @@ export interface Cluster extends EventEmitter<ClusterEvents> {
  *
  * It rejects with a {@link ConfigError} that names the parameter, the value and what would be right; also if a
  * cluster of another configuration runs already, or if the process already acted as its only leader, because no
- * configuration was there at the first use (what counts as that: {@link expectCluster}). With a {@link LoadError} if the native
- * part cannot be loaded. With an {@link ElectionError} of the code `WHENLEADER_STORE` if the store refuses for
- * good.
+ * configuration was there at the first use: one `isLeader()` that answered true is enough ({@link expectCluster}
+ * tells what counts, and keeps health probes from it). With a {@link LoadError} if the native part cannot be
+ * loaded. With an {@link ElectionError} of the code `WHENLEADER_STORE` if the store refuses for good.
  */
 export function startCluster(config?: object, options?: StartOptions): Promise<Cluster>;
 
