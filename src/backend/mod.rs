@@ -4,7 +4,7 @@
 //! thing and says what came of it. It never decides who leads, keeps no timers of its own for that,
 //! and never compares a remote time stamp with a local clock.
 //!
-//! Adding a store: one module here, and one row in [`STORES`].
+//! Adding a store: one module here, and one row in `STORES`.
 
 pub mod file;
 pub mod redis;

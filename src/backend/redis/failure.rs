@@ -206,7 +206,7 @@ pub(super) fn meaning(error: &RedisError, address: &Address, stage: Stage) -> Ba
         return BackendError {
             kind: known.kind,
             code: known.code,
-            message: format!("{place} refused: {text}. {advice}"),
+            message: format!("{place} refused: {}. {advice}", text.trim_end_matches('.')),
         };
     }
     match error.kind() {
