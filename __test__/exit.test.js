@@ -369,3 +369,34 @@ test("the lease is released also if an earlier exit listener ends the process", 
   );
   assert.deepEqual([code, state], [3, "free"]);
 });
+
+test(
+  "JavaScript that was loaded anew ends what was loaded before, and delays no signal",
+  posix,
+  async () => {
+    const program = new Program(
+      `const older = require("whenleader");
+     (async () => {
+       await older.startCluster(${JSON.stringify(CONFIG)});
+       older.whenLeader(() => say("older"), ({ reason }) => say("older", reason));
+       await older.useCluster().waitUntilLeader();
+       for (const file of Object.keys(require.cache)) {
+         if (!file.endsWith(".node")) delete require.cache[file];
+       }
+       const newer = require("whenleader");
+       await newer.startCluster(${JSON.stringify(CONFIG)});
+       newer.whenLeader(() => say("newer"), ({ reason }) => say("newer", reason));
+       await newer.useCluster().waitUntilLeader();
+       setTimeout(() => say("leads", newer.useCluster().isLeader()), 50);
+     })();
+     setInterval(() => {}, 1000);`,
+    );
+    await program.said("leads");
+    const began = Date.now();
+    program.kill("SIGTERM");
+    const { signal, stdout } = await program.ended;
+    assert.equal(signal, "SIGTERM");
+    assert.equal(stdout, "older\nolder stopped\nnewer\nleads true\nnewer stopped\n");
+    assert.ok(Date.now() - began < 10_000, "less than stopTimeout");
+  },
+);

@@ -17,6 +17,12 @@ const { hold } = require("./hold.js");
  * @property {ReturnType<ElectionSource["leader"]>} lastLeader
  */
 
+/**
+ * Where JavaScript that is loaded anew finds the bridge of what was loaded before from the same folder: the
+ * addon is the same, and hears and tells the newest only.
+ */
+const ATTACHED = Symbol.for("whenleader.attached");
+
 /** @implements {Native} */
 class Bridge {
   #raw;
@@ -26,6 +32,9 @@ class Bridge {
 
   /** What this environment takes part in, by the name of the election. @type {Map<string, Seat>} */
   #seats = new Map();
+
+  /** A newer bridge has taken its place. */
+  #replaced = false;
 
   /** @param {RawNative} raw */
   constructor(raw) {
@@ -37,6 +46,11 @@ class Bridge {
    * @param {string} logLevel
    */
   attach(dispatch, logLevel) {
+    /** @type {Map<string, () => void>} */
+    const attached = Reflect.get(process, ATTACHED) ?? new Map();
+    Object.defineProperty(process, ATTACHED, { value: attached, configurable: true });
+    attached.get(__dirname)?.();
+    attached.set(__dirname, () => this.#giveWay(dispatch));
     this.#raw.attach((event) => {
       if (event.type === "done") this.#done(event);
       else if (event.type === "left") this.#left(event, dispatch);
@@ -70,6 +84,8 @@ class Bridge {
     const info = await this.#run((operation) =>
       this.#raw.startCluster(json, source, baseDir, operation),
     );
+    if (this.#replaced)
+      throw new Error("whenleader was loaded anew in this thread: the older one starts nothing");
     if (info === undefined)
       throw new Error("the native side started a cluster, but told nothing of it");
     return info;
@@ -146,6 +162,16 @@ class Bridge {
     if (!seat.stopping) dispatch(event);
   }
 
+  /** Nothing will be told here any more: what was begun is over. @param {import("./native-types").Dispatch} dispatch */
+  #giveWay(dispatch) {
+    this.#replaced = true;
+    const seats = [...this.#seats];
+    this.#seats.clear();
+    for (const [, seat] of seats) seat.left = true;
+    for (const { resolve } of [...this.#operations.values()]) resolve(undefined);
+    for (const [election] of seats) dispatch({ type: "left", election });
+  }
+
   /** @param {string} name */
   #hasSeat(name) {
     try {
@@ -161,6 +187,7 @@ class Bridge {
    * @returns {Promise<ClusterInfo | undefined>}
    */
   async #run(start) {
+    if (this.#replaced) return undefined; // The newer one decides what is stopped.
     this.#lastOperation += 1;
     const operation = this.#lastOperation;
     const letGo = hold();
