@@ -14,7 +14,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use tokio::sync::mpsc;
@@ -369,6 +369,16 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
 
     /// Closes connections and files. Nothing else is called afterwards.
     async fn close(&self) {}
+}
+
+/// No token is lower: the time in microseconds, so that tokens go on growing when records were deleted
+/// and the clock was not set back. Finer than the time that it takes to delete one.
+fn token_floor() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .ok()
+        .and_then(|since| u64::try_from(since.as_micros()).ok())
+        .map_or(1, |micros| micros.clamp(1, Token::MAX))
 }
 
 /// `None`: a percent sign without two digits, or not UTF-8.

@@ -13,11 +13,10 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::Wanted;
 use super::record::{Record, Unreadable};
-use crate::backend::BackendError;
+use crate::backend::{BackendError, token_floor};
 use crate::lease::Token;
 
 /// How many versions are kept. A reader that listed the directory finds the newest still there unless
@@ -121,7 +120,7 @@ pub(super) fn newest_readable(dir: &Path, before: u64) -> Option<Record> {
 /// go on growing as long as the clock does.
 pub(super) fn create(root: &Path, dir: &Path, draft: &Path) -> io::Result<()> {
     fs::create_dir(draft)?;
-    let first = millis_now().clamp(1, Token::MAX / 2);
+    let first = token_floor().min(Token::MAX / 2);
     let record = Record::Free {
         last: None,
         stamp: first,
@@ -141,15 +140,6 @@ pub(super) fn create(root: &Path, dir: &Path, draft: &Path) -> io::Result<()> {
         });
     let _ = fs::remove_dir_all(draft);
     result
-}
-
-/// Tokens are never lower than this, so that they go on growing when records were deleted.
-pub(super) fn millis_now() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .ok()
-        .and_then(|since| u64::try_from(since.as_millis()).ok())
-        .unwrap_or(1)
 }
 
 /// Publishes the version that follows `after`.

@@ -8,7 +8,7 @@
 //! | `<process>-<n>.draft` | a version that has not got its number yet |
 //!
 //! A token is larger than every earlier one, at least its term's first version and the time in
-//! milliseconds: so tokens grow also when somebody deleted records.
+//! microseconds: so tokens grow also when somebody deleted records.
 //!
 //! A lease is free when its record says so, when its leader's process is dead, or when the record did
 //! not change for its whole duration by the observer's own clock. No time stamp is ever compared.
@@ -38,7 +38,7 @@ use self::poller::Poller;
 use self::record::{Held, Record, Unreadable};
 use super::{
     Attempt, Backend, BackendError, BadStore, Capabilities, Hints, StoreOptions, UNSUITABLE, Watch,
-    percent_decoded,
+    percent_decoded, token_floor,
 };
 use crate::clock::Clock;
 use crate::identity::random_u64;
@@ -417,7 +417,7 @@ impl Store {
                 {
                     let version = newest.version + 1;
                     let token = version
-                        .max(chain::millis_now())
+                        .max(token_floor())
                         .max(last_token(&dir, &newest) + 1);
                     (Token::new(token).ok_or_else(|| used_up(&dir))?, version)
                 }

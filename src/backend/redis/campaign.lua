@@ -19,7 +19,7 @@ if record then
 end
 -- Not lower than the time, so that tokens go on growing when the last one was lost.
 local time = redis.call('TIME')
-local token = math.max(last + 1, time[1] * 1000 + math.floor(time[2] / 1000))
+local token = math.max(last + 1, time[1] * 1000000 + time[2])
 if token > 9007199254740991 then
   return {-1, string.format('%.0f', last), 0}
 end
