@@ -2,7 +2,8 @@
 // No service is installed or started: Debian's redis-tools alone contains the server's program.
 import { chmodSync, existsSync, mkdirSync, readdirSync, rmSync, symlinkSync } from "node:fs";
 import { delimiter, join } from "node:path";
-import { bold, env, run, targetDir, windows } from "./run.mjs";
+import { buildPrograms, findProgram, PROGRAMS, VERSION } from "./kubernetes/programs.mjs";
+import { bold, dim, env, root, run, seconds, targetDir, windows } from "./run.mjs";
 
 const folder = join(targetDir, "servers");
 const debian = existsSync("/etc/debian_version");
@@ -40,7 +41,7 @@ export async function servers() {
         `tests with ${name}: no ${program} here; ${cure}, or set ${variable} to the program`,
       );
   }
-  return skipped;
+  return [...skipped, ...(await kubernetes())];
 }
 
 function onPath(program) {
@@ -82,6 +83,42 @@ async function bringValkey() {
   const program = findFile(home, "valkey-server");
   chmodSync(program, 0o755);
   return works(program);
+}
+
+/** Built from the modules of tools/kubernetes, once for each version: no system package has an API server. */
+async function kubernetes() {
+  const find = () => {
+    const missing = [];
+    for (const [name, { variable }] of Object.entries(PROGRAMS)) {
+      const found = findProgram(name, env);
+      if (found) env[variable] = found;
+      else missing.push(name);
+    }
+    return missing;
+  };
+  let missing = find();
+  // Asked in that folder, where Go says whether it is new enough, or fetches what is.
+  const module = { cwd: join(root, "tools", "kubernetes") };
+  const go = missing.length > 0 && (await run(["go", "list", "-m"], module)).code === 0;
+  if (go) {
+    const start = performance.now();
+    const long = missing.includes("kube-apiserver") ? ", once; it takes minutes" : "";
+    console.log(`Building ${bold(missing.join(", "))} of Kubernetes ${VERSION}${long} ...`);
+    await buildPrograms(missing, (command, options) => must(run(command, options))).catch(() => {});
+    console.log(dim(`done in ${seconds(start)}`));
+    missing = find();
+  }
+  const skipped = [];
+  if ((await run(["openssl", "version"])).code !== 0) {
+    if (mayInstall) await aptInstall("openssl");
+    else skipped.push("tests with Kubernetes: no openssl here; install it");
+  }
+  const cure = go ? "see above why it was not built" : "install Go, so that it is built";
+  for (const name of missing)
+    skipped.push(
+      `tests with Kubernetes: no ${name} here; ${cure}, or set ${PROGRAMS[name].variable} to the program`,
+    );
+  return skipped;
 }
 
 let updated = false;
