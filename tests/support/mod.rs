@@ -2,6 +2,7 @@
 //! a proxy that does to a connection what networks do.
 #![allow(dead_code, unused_imports, clippy::missing_panics_doc)]
 
+mod kubernetes;
 mod proxy;
 mod server;
 
@@ -12,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+pub use kubernetes::{Kubernetes, User};
 pub use proxy::{Proxy, Scripted, Trouble};
 pub use server::{Kind, Server, free_port};
 

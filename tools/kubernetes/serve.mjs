@@ -56,6 +56,7 @@ let sixth;
 let agent;
 let files = 0;
 let isReady = false;
+let ending;
 
 process.on("exit", () => {
   for (const child of running.values()) child.kill("SIGKILL");
@@ -76,8 +77,8 @@ try {
     await startApiServer();
   });
 } catch (error) {
-  console.error(error.message);
-  end(1);
+  if (!ending) console.error(error.message);
+  await end(1);
 }
 
 isReady = true;
@@ -126,7 +127,7 @@ async function startEtcd() {
 
 async function startApiServer() {
   agent?.destroy();
-  agent = new Agent({ keepAlive: true, ca: readFileSync(inDir("ca.crt")) });
+  agent = new Agent({ keepAlive: true, timeout: 10_000, ca: readFileSync(inDir("ca.crt")) });
   run("apiserver", programs["kube-apiserver"], [
     `--etcd-servers=http://127.0.0.1:${etcdPort}`,
     "--bind-address=127.0.0.1",
@@ -164,7 +165,10 @@ async function ready() {
   }
 }
 
-/** The certificate holds for any port, so whoever comes by this address comes to the same server. */
+/**
+ * The certificate holds for any port, so whoever comes by this address comes to the same server. Undefined
+ * where the machine has no IPv6.
+ */
 async function listenOnIpv6() {
   const server = createServer((client) => {
     const backend = connect(port, "127.0.0.1");
@@ -178,8 +182,12 @@ async function listenOnIpv6() {
     }
   });
   server.listen(port, "::1");
-  await once(server, "listening");
-  return server;
+  try {
+    await once(server, "listening");
+    return server;
+  } catch (error) {
+    if (!["EADDRNOTAVAIL", "EAFNOSUPPORT"].includes(error.code)) throw error;
+  }
 }
 
 function run(name, program, args) {
@@ -213,13 +221,17 @@ function logOf(name) {
     .join("\n");
 }
 
+/** When this process is gone, so are they: nobody finds a server that is about to die. */
 function end(code) {
-  process.exit(code);
+  ending ??= Promise.all([killServer("apiserver"), killServer("etcd")]).then(() =>
+    process.exit(code),
+  );
+  return ending;
 }
 
 function missing(why) {
   print({ missing: why });
-  end(1);
+  process.exit(1);
 }
 
 async function freePort() {
