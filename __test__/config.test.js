@@ -102,9 +102,36 @@ test("a configuration without a cluster is refused", async () => {
   }
 });
 
-test("KubernetesCluster and LeaderApiCluster answer that they are not in this version", async () => {
-  for (const type of ["KubernetesCluster", "LeaderApiCluster", "Webda/KubernetesClusterService"]) {
-    assert.match(await refusal({ type }), /Cluster.* is not in this version/);
+test("LeaderApiCluster answers that it is not in this version", async () => {
+  assert.match(await refusal({ type: "LeaderApiCluster" }), /Cluster.* is not in this version/);
+});
+
+test("bad values of a KubernetesCluster are refused by name, value and cure", async () => {
+  const leaseName = "shop";
+  for (const [parameters, ...parts] of [
+    [{ leaseName: "My_App" }, "leaseName", '"My_App"', "RFC 1123"],
+    [{ leaseName: "a." }, "leaseName", '"a."', "RFC 1123"],
+    [{ leaseName: "cluster:leader" }, "leaseName", '"cluster:leader"', "RFC 1123"],
+    [{ leaseName: "1ca428e5." }, "leaseName", '"1ca428e5."', "RFC 1123"],
+    [{ leaseDuration: 999, renewInterval: 300 }, "leaseDuration", "1000", "999"],
+    [{ namespace: "" }, "namespace", '""'],
+    [{ namespace: "Shop" }, "namespace", '"Shop"', "lower-case"],
+    [{ namespace: 5 }, "namespace", "5"],
+    [{ config: "" }, "config", '""', "path"],
+    [{ config: "./nowhere.yaml" }, "nowhere.yaml"],
+    [{ context: 1 }, "context", "1"],
+    [{ timeout: 20000 }, "timeout", "20000", "10000"],
+    [{ timeout: 5 }, "timeout", "5", "100"],
+    [{ timeout: "5s" }, "timeout", '"5s"'],
+    [{ podLabels: "yes" }, "podLabels", '"yes"'],
+    [{ podLabel: true }, "podLabel", "podLabels"],
+    [{ store: "redis://h" }, "store", "StoreCluster"],
+  ]) {
+    const config = { type: "KubernetesCluster", leaseName, ...parameters };
+    const message = await refusal(config);
+    for (const part of parts) {
+      assert.ok(message.includes(part), `${JSON.stringify(parameters)}: no ${part} in: ${message}`);
+    }
   }
 });
 

@@ -127,6 +127,7 @@ impl Campaign {
             last_error: None,
             tell,
         };
+        backend.tell_role(&self.election, false);
         driver.handle(self.clock.now(), Input::Tick);
         while !(driver.stopped && driver.candidate.wake_at() == Moment::NEVER) {
             let wake = driver.candidate.wake_at();
@@ -186,6 +187,7 @@ impl Driver<'_> {
             Output::Promoted { token } => self.promoted(token),
             Output::Demoted { token, reason } => {
                 tracing::info!(reason = reason.as_str(), "no longer the leader");
+                self.store.backend().tell_role(self.election, false);
                 (self.tell)(Event::Demoted { token, reason });
                 self.term_span = self.span.clone();
             }
@@ -241,6 +243,7 @@ impl Driver<'_> {
         );
         let _in_term = self.term_span.clone().entered();
         tracing::info!("leader now");
+        self.store.backend().tell_role(self.election, true);
         (self.tell)(Event::Promoted(term));
     }
 

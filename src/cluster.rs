@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 
+use crate::backend::kubernetes::access::Place;
+use crate::backend::kubernetes::{self, KubernetesOptions};
 use crate::backend::{self, Backend, BackendError, StoreOptions, UNSUITABLE, without_password};
 use crate::campaign::{Campaign, Command, Event, PreparedStore, Tell};
 use crate::candidate::Rules;
@@ -259,6 +261,32 @@ fn open_backend(config: &Config, clock: &Arc<dyn Clock>) -> Result<Arc<dyn Backe
                 ))
             })
         }
+        Kind::Kubernetes {
+            config: kubeconfig,
+            context,
+            namespace,
+            timeout,
+            pod_labels,
+        } => {
+            let options = KubernetesOptions {
+                place: Place {
+                    config: kubeconfig.as_ref().map(|path| config.base_dir.join(path)),
+                    context: context.clone(),
+                    namespace: namespace.clone(),
+                },
+                timeout: timeout.unwrap_or(config.timing.campaign_limit()),
+                lease: config.timing.lease(),
+                election: config.election.clone(),
+                pod_labels: *pod_labels,
+            };
+            kubernetes::open(options, clock.clone()).map_err(|bad| {
+                let shown = namespace.as_deref().unwrap_or_default();
+                StartError::Config(format!(
+                    "{} must {}, not {shown:?}",
+                    bad.parameter, bad.rule
+                ))
+            })
+        }
     }
 }
 
@@ -266,7 +294,7 @@ fn open_backend(config: &Config, clock: &Arc<dyn Clock>) -> Result<Arc<dyn Backe
 pub fn check(config: &Config) -> Result<(), StartError> {
     match config.kind {
         Kind::Local => Ok(()),
-        Kind::Store { .. } => Cluster::open(config.clone()).map(|_| ()),
+        Kind::Store { .. } | Kind::Kubernetes { .. } => Cluster::open(config.clone()).map(|_| ()),
     }
 }
 

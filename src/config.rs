@@ -18,6 +18,8 @@ use crate::timing::{DEFAULT_LEASE, DEFAULT_RENEW, Timing};
 const SHOWN_VALUE: usize = 60;
 /// How many letters a misspelt key may differ by, to be taken for the known one.
 const MISSPELT: usize = 3;
+/// The least that a request to an API server is given.
+const SHORTEST_TIMEOUT: Duration = Duration::from_millis(100);
 /// JavaScript passes what JSON cannot hold as an object with this one key.
 const FOREIGN_VALUE: &str = "$value";
 
@@ -52,6 +54,16 @@ pub enum Kind {
         url: Option<String>,
         min_replicas: Option<u32>,
     },
+    /// Leases of a Kubernetes cluster.
+    Kubernetes {
+        /// A kubeconfig; a relative path starts from [`Config::base_dir`].
+        config: Option<PathBuf>,
+        context: Option<String>,
+        namespace: Option<String>,
+        /// How long one operation may take; `None`: as long as the timing allows.
+        timeout: Option<Duration>,
+        pod_labels: bool,
+    },
 }
 
 impl fmt::Debug for Kind {
@@ -63,6 +75,20 @@ impl fmt::Debug for Kind {
                 .debug_struct("Store")
                 .field("url", &url.as_deref().map(without_password))
                 .field("min_replicas", min_replicas)
+                .finish(),
+            Self::Kubernetes {
+                config,
+                context,
+                namespace,
+                timeout,
+                pod_labels,
+            } => f
+                .debug_struct("Kubernetes")
+                .field("config", config)
+                .field("context", context)
+                .field("namespace", namespace)
+                .field("timeout", timeout)
+                .field("pod_labels", pod_labels)
                 .finish(),
         }
     }
@@ -129,6 +155,7 @@ impl Config {
         match self.kind {
             Kind::Local => "LocalCluster",
             Kind::Store { .. } => "StoreCluster",
+            Kind::Kubernetes { .. } => "KubernetesCluster",
         }
     }
 }
@@ -138,7 +165,7 @@ const TYPES: [(&str, &[&str]); 4] = [
     ("StoreCluster", &["store", "minReplicas"]),
     (
         "KubernetesCluster",
-        &["namespace", "config", "context", "timeout"],
+        &["namespace", "config", "context", "timeout", "podLabels"],
     ),
     ("LeaderApiCluster", &["url", "resource", "identity"]),
     ("LocalCluster", &[]),
@@ -283,20 +310,8 @@ impl Section {
         self.refuse_unknown_keys()?;
         let timing = self.timing()?;
         let kind = match self.type_name {
-            "StoreCluster" => Kind::Store {
-                url: self.string(
-                    "store",
-                    "a URL like \"redis://127.0.0.1:6379\" or \"file:<directory>\"",
-                )?,
-                min_replicas: self
-                    .number("minReplicas", "a whole number of replicas")?
-                    .map(|n| {
-                        u32::try_from(n).map_err(|_| {
-                            self.bad("minReplicas", &n.into(), "be a number of replicas")
-                        })
-                    })
-                    .transpose()?,
-            },
+            "StoreCluster" => self.store()?,
+            "KubernetesCluster" => self.kubernetes(&timing)?,
             "LocalCluster" => Kind::Local,
             other => {
                 return Err(ConfigError::new(format!(
@@ -380,6 +395,57 @@ impl Section {
             base_dir: base_dir.to_path_buf(),
             warnings: self.warnings,
         })
+    }
+
+    fn store(&self) -> Result<Kind, ConfigError> {
+        Ok(Kind::Store {
+            url: self.string(
+                "store",
+                "a URL like \"redis://127.0.0.1:6379\" or \"file:<directory>\"",
+            )?,
+            min_replicas: self
+                .number("minReplicas", "a whole number of replicas")?
+                .map(|n| {
+                    u32::try_from(n)
+                        .map_err(|_| self.bad("minReplicas", &n.into(), "be a number of replicas"))
+                })
+                .transpose()?,
+        })
+    }
+
+    fn kubernetes(&mut self, timing: &Timing) -> Result<Kind, ConfigError> {
+        let timeout = self.millis("timeout")?;
+        if let Some(limit) = timeout {
+            let (least, most) = (SHORTEST_TIMEOUT, timing.lead_limit(timing.lease()));
+            if limit < least || limit > most {
+                let rule = format!(
+                    "be {} to {} ms: a leader trusts its lease no longer than that without an answer",
+                    least.as_millis(),
+                    most.as_millis()
+                );
+                return Err(self.bad("timeout", &self.values["timeout"], &rule));
+            }
+        }
+        let text = |field: &str, rule: &str| match self.string(field, rule)? {
+            Some(text) if text.is_empty() => {
+                Err(self.bad(field, &text.into(), &format!("be {rule}")))
+            }
+            text => Ok(text),
+        };
+        let kind = Kind::Kubernetes {
+            config: text("config", "the path of a kubeconfig")?.map(PathBuf::from),
+            context: text("context", "the name of a context of the kubeconfig")?,
+            namespace: text("namespace", "the name of a namespace like \"shop\"")?,
+            timeout,
+            pod_labels: self.boolean("podLabels")?.unwrap_or(false),
+        };
+        if !self.values.contains_key("leaseName") {
+            self.warnings.push(format!(
+                "{}: leaseName is not given, so this application elects with the Lease \"leader\", as every other one in its namespace that gives none: name it after the application",
+                self.place
+            ));
+        }
+        Ok(kind)
     }
 
     fn timing(&self) -> Result<Timing, ConfigError> {
@@ -809,6 +875,33 @@ mod tests {
         }
         let config = parse(&cluster(r#""store": "redis://:hunter2@h""#)).unwrap();
         assert!(!format!("{config:?}").contains("hunter2"));
+    }
+
+    #[test]
+    fn a_cluster_on_kubernetes_has_its_own_parameters_and_a_default_name_is_warned_of() {
+        let kubernetes = |parameters: &str| {
+            parse(&format!(
+                r#"{{ "cluster": {{ "type": "Webda/KubernetesClusterService" {parameters} }} }}"#
+            ))
+            .unwrap()
+        };
+        let config = kubernetes("");
+        assert_eq!(config.type_name(), "KubernetesCluster");
+        assert!(config.warnings[0].contains("leaseName is not given"));
+        let config = kubernetes(
+            r#", "leaseName": "shop", "namespace": "n", "config": "k", "context": "c", "timeout": 3000, "podLabels": true"#,
+        );
+        assert_eq!(config.warnings, Vec::<String>::new());
+        assert_eq!(
+            config.kind,
+            Kind::Kubernetes {
+                config: Some("k".into()),
+                context: Some("c".into()),
+                namespace: Some("n".into()),
+                timeout: Some(Duration::from_secs(3)),
+                pod_labels: true,
+            }
+        );
     }
 
     #[test]

@@ -7,6 +7,8 @@
 //! Adding a store: one module here, and one row in `STORES`.
 
 pub mod file;
+pub mod kubernetes;
+mod observed;
 pub mod redis;
 mod watchers;
 
@@ -366,6 +368,10 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
     fn watch(self: Arc<Self>, _election: ElectionName, _hints: Hints) -> Option<Watch> {
         None
     }
+
+    /// An instance begins or ends leading, or has just begun to take part. For stores that show it to
+    /// others; returns at once.
+    fn tell_role(&self, _election: &ElectionName, _leads: bool) {}
 
     /// Closes connections and files. Nothing else is called afterwards.
     async fn close(&self) {}

@@ -1,0 +1,340 @@
+//! Where the cluster is, and who we are there: a kubeconfig, or the service account of a pod.
+//!
+//! | first that there is | |
+//! |---|---|
+//! | `config`, `context` | what the configuration of this library names |
+//! | `KUBECONFIG` | a list of files, as for kubectl: missing ones are skipped |
+//! | the service account | `KUBERNETES_SERVICE_HOST` and the files that a pod has |
+//! | `~/.kube/config` | |
+//!
+//! Knows files and the environment, and sends nothing.
+
+use std::path::{Path, PathBuf};
+
+use http::Uri;
+use hyper_util::client::proxy::matcher::Matcher;
+use kube::Config;
+use kube::config::{AuthInfo, Cluster, Context, ExecAuthCluster, Kubeconfig};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+
+/// What a pod has.
+pub(super) const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+/// The longest name of a namespace.
+const LONGEST_LABEL: usize = 63;
+
+/// Which cluster is meant, as the configuration says it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Place {
+    /// A kubeconfig.
+    pub config: Option<PathBuf>,
+    pub context: Option<String>,
+    pub namespace: Option<String>,
+}
+
+/// How the cluster is reached.
+#[derive(Debug)]
+pub(super) struct Access {
+    pub config: Config,
+    /// Read anew for each request, so that a token which was rotated counts at once.
+    pub token_file: Option<PathBuf>,
+    pub namespace: String,
+}
+
+/// What surrounds this process.
+pub(super) struct Surroundings<'a> {
+    pub env: &'a dyn Fn(&str) -> Option<String>,
+    pub service_account: &'a Path,
+    pub home: Option<PathBuf>,
+}
+
+impl Surroundings<'_> {
+    /// Set, and not to nothing.
+    fn var(&self, name: &str) -> Option<String> {
+        (self.env)(name).filter(|value| !value.is_empty())
+    }
+}
+
+/// Why the cluster cannot be reached like this, for whoever configures it.
+type Refused = String;
+
+impl Place {
+    pub(super) fn resolve(&self, around: &Surroundings<'_>) -> Result<Access, Refused> {
+        let (config, token_file, own_namespace) = match self.kubeconfig(around)? {
+            Some(kubeconfig) => self.of_kubeconfig(kubeconfig, around)?,
+            None => of_service_account(around)?,
+        };
+        let own_namespace = own_namespace.unwrap_or_else(|| "default".into());
+        let namespace = match (&self.namespace, around.var("POD_NAMESPACE")) {
+            (Some(given), _) => given.clone(),
+            (None, Some(pods)) => {
+                check_namespace(&pods).map_err(|rule| {
+                    format!("the environment variable POD_NAMESPACE must {rule}, not {pods:?}")
+                })?;
+                pods
+            }
+            (None, None) => own_namespace,
+        };
+        Ok(Access {
+            config,
+            token_file,
+            namespace,
+        })
+    }
+
+    /// `None`: the service account counts.
+    fn kubeconfig(&self, around: &Surroundings<'_>) -> Result<Option<Kubeconfig>, Refused> {
+        if let Some(path) = &self.config {
+            return read(path).map(Some);
+        }
+        let listed = around.var("KUBECONFIG").unwrap_or_default();
+        let mut merged = Kubeconfig::default();
+        for path in std::env::split_paths(&listed) {
+            if !path.as_os_str().is_empty() && path.exists() {
+                let next = read(&path)?;
+                merged = merged
+                    .merge(next)
+                    .map_err(|error| format!("KUBECONFIG, at {}: {error}", path.display()))?;
+            }
+        }
+        if !merged.contexts.is_empty() {
+            return Ok(Some(merged));
+        }
+        if self.context.is_none() && in_a_pod(around) {
+            return Ok(None);
+        }
+        let usual = around.home.as_ref().map(|home| home.join(".kube/config"));
+        match usual.filter(|path| listed.is_empty() && path.exists()) {
+            Some(path) => read(&path).map(Some),
+            None if listed.is_empty() => Err(format!(
+                "no Kubernetes cluster is configured here: in a pod, mount its service account ({} is not there); \
+                 elsewhere set config to a kubeconfig, or the environment variable KUBECONFIG",
+                around.service_account.display()
+            )),
+            None => Err(format!(
+                "no context is in the files that KUBECONFIG lists: {listed}"
+            )),
+        }
+    }
+
+    fn of_kubeconfig(
+        &self,
+        kubeconfig: Kubeconfig,
+        around: &Surroundings<'_>,
+    ) -> Result<(Config, Option<PathBuf>, Option<String>), Refused> {
+        let (context, cluster, mut user) = self.choose(kubeconfig)?;
+        let server = cluster.server.as_deref().unwrap_or("").trim();
+        let mut config = Config::new(address(server, &cluster)?);
+        let ca = ExecAuthCluster::try_from(&cluster)
+            .map_err(|error| format!("cluster {:?}: {error}", context.cluster))?;
+        if let Some(exec) = &mut user.exec
+            && exec.provide_cluster_info
+        {
+            exec.cluster = Some(ca.clone());
+        }
+        if let Some(pem) = ca.certificate_authority_data.filter(|pem| !pem.is_empty()) {
+            config.root_cert = Some(certificates(&pem).map_err(|what| {
+                format!(
+                    "the certificate-authority of cluster {:?} {what}",
+                    context.cluster
+                )
+            })?);
+            if cluster.certificate_authority_data.is_none() {
+                config.root_cert_file = cluster.certificate_authority.as_ref().map(PathBuf::from);
+            }
+        }
+        config.accept_invalid_certs = cluster.insecure_skip_tls_verify.unwrap_or(false);
+        config.tls_server_name = cluster.tls_server_name.filter(|name| !name.is_empty());
+        config.proxy_url = match cluster.proxy_url.filter(|url| !url.is_empty()) {
+            Some(url) => Some(proxy_address(&url, "proxy-url of the kubeconfig")?),
+            None => proxy_of_environment(&config.cluster_url, around)?,
+        };
+        // As client-go: a file is read again and again, so it counts more than a text.
+        let token_file = user.token_file.take().filter(|path| !path.is_empty());
+        if token_file.is_some() {
+            user.token = None;
+        }
+        config.auth_info = user;
+        let namespace = context.namespace.filter(|name| !name.is_empty());
+        Ok((config, token_file.map(PathBuf::from), namespace))
+    }
+
+    fn choose(&self, kubeconfig: Kubeconfig) -> Result<(Context, Cluster, AuthInfo), Refused> {
+        let known: Vec<_> = kubeconfig
+            .contexts
+            .iter()
+            .map(|c| c.name.as_str())
+            .collect();
+        let known = known.join(", ");
+        let wanted = self
+            .context
+            .clone()
+            .or(kubeconfig.current_context)
+            .filter(|name| !name.is_empty())
+            .ok_or_else(|| {
+                format!("the kubeconfig has no current-context: set context to one of: {known}")
+            })?;
+        let context = kubeconfig
+            .contexts
+            .into_iter()
+            .find(|context| context.name == wanted)
+            .and_then(|context| context.context)
+            .ok_or_else(|| {
+                format!("context must be one of the kubeconfig's ({known}), not {wanted:?}")
+            })?;
+        let cluster = kubeconfig
+            .clusters
+            .into_iter()
+            .find(|cluster| cluster.name == context.cluster)
+            .and_then(|cluster| cluster.cluster)
+            .ok_or_else(|| {
+                format!(
+                    "context {wanted:?} of the kubeconfig names cluster {:?}, which is not in it",
+                    context.cluster
+                )
+            })?;
+        // Nobody in particular is fine, as for kubectl.
+        let user = context.user.as_ref().and_then(|wanted| {
+            let mut users = kubeconfig.auth_infos.into_iter();
+            users.find(|user| user.name == *wanted)?.auth_info
+        });
+        Ok((context, cluster, user.unwrap_or_default()))
+    }
+}
+
+fn read(path: &Path) -> Result<Kubeconfig, Refused> {
+    Kubeconfig::read_from(path)
+        .map_err(|error| format!("the kubeconfig {} cannot be used: {error}", path.display()))
+}
+
+fn in_a_pod(around: &Surroundings<'_>) -> bool {
+    around.var("KUBERNETES_SERVICE_HOST").is_some() && around.service_account.join("token").exists()
+}
+
+fn of_service_account(
+    around: &Surroundings<'_>,
+) -> Result<(Config, Option<PathBuf>, Option<String>), Refused> {
+    let host = around.var("KUBERNETES_SERVICE_HOST").unwrap_or_default();
+    let port = around.var("KUBERNETES_SERVICE_PORT");
+    let port = port.unwrap_or_else(|| "443".into());
+    let host = if host.contains(':') && !host.starts_with('[') {
+        format!("[{host}]")
+    } else {
+        host
+    };
+    let url = format!("https://{host}:{port}");
+    let mut config = Config::new(url.parse().map_err(|error| {
+        format!(
+            "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT make no address: {url}: {error}"
+        )
+    })?);
+    let ca = around.service_account.join("ca.crt");
+    let pem = std::fs::read(&ca).map_err(|error| {
+        format!(
+            "the certificate of the cluster, {}, cannot be read: {error}",
+            ca.display()
+        )
+    })?;
+    config.root_cert = Some(certificates(&pem).map_err(|what| format!("{} {what}", ca.display()))?);
+    config.root_cert_file = Some(ca);
+    let namespace = std::fs::read_to_string(around.service_account.join("namespace")).ok();
+    let namespace = namespace.map(|name| name.trim().to_owned());
+    Ok((
+        config,
+        Some(around.service_account.join("token")),
+        namespace.filter(|name| !name.is_empty()),
+    ))
+}
+
+/// Words that follow "must".
+pub(super) fn check_namespace(name: &str) -> Result<(), String> {
+    if name.len() <= LONGEST_LABEL && is_label(name) {
+        return Ok(());
+    }
+    Err(format!(
+        "be a namespace: 1 to {LONGEST_LABEL} lower-case letters, digits and -, with a letter or digit at both ends"
+    ))
+}
+
+/// A part between dots of an RFC 1123 name.
+pub(super) fn is_label(text: &str) -> bool {
+    let inside = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    !text.is_empty() && text.bytes().all(inside) && !text.starts_with('-') && !text.ends_with('-')
+}
+
+fn address(server: &str, cluster: &Cluster) -> Result<Uri, Refused> {
+    let secured = cluster.certificate_authority.is_some()
+        || cluster.certificate_authority_data.is_some()
+        || cluster.insecure_skip_tls_verify.is_some();
+    let full = match (server.contains("://"), secured) {
+        (true, _) => server.to_owned(),
+        (false, true) => format!("https://{server}"),
+        (false, false) => format!("http://{server}"),
+    };
+    let refuse = || {
+        format!(
+            "the server of the kubeconfig must be a URL like https://10.0.0.1:6443, not {server:?}"
+        )
+    };
+    let url: Uri = full.parse().map_err(|_| refuse())?;
+    let known = matches!(url.scheme_str(), Some("http" | "https"));
+    if !known || url.host().is_none_or(str::is_empty) {
+        return Err(refuse());
+    }
+    Ok(url)
+}
+
+fn certificates(pem: &[u8]) -> Result<Vec<Vec<u8>>, &'static str> {
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem)
+        .map(|one| one.map(|one| one.to_vec()))
+        .collect();
+    match all {
+        Ok(all) if !all.is_empty() => Ok(all),
+        _ => Err("holds no certificate in PEM form"),
+    }
+}
+
+/// As Go's programs do: of the scheme of the server, unless `NO_PROXY` or the loopback says otherwise.
+fn proxy_of_environment(server: &Uri, around: &Surroundings<'_>) -> Result<Option<Uri>, Refused> {
+    let either = |upper: &str, lower: &str| around.var(upper).or_else(|| around.var(lower));
+    let (name, proxy) = if server.scheme_str() == Some("https") {
+        ("HTTPS_PROXY", either("HTTPS_PROXY", "https_proxy"))
+    } else {
+        ("HTTP_PROXY", either("HTTP_PROXY", "http_proxy"))
+    };
+    let host = server.host().unwrap_or_default();
+    let bare = host.trim_matches(['[', ']']);
+    let loopback = bare == "localhost"
+        || bare
+            .parse::<std::net::IpAddr>()
+            .is_ok_and(|ip| ip.is_loopback());
+    let Some(proxy) = proxy.filter(|_| !loopback) else {
+        return Ok(None);
+    };
+    let excepted = either("NO_PROXY", "no_proxy").unwrap_or_default();
+    let anything = Matcher::builder()
+        .all("http://proxy")
+        .no(excepted.as_str())
+        .build();
+    if anything.intercept(server).is_none() {
+        return Ok(None);
+    }
+    proxy_address(&proxy, &format!("environment variable {name}")).map(Some)
+}
+
+fn proxy_address(text: &str, source: &str) -> Result<Uri, Refused> {
+    let full = if text.contains("://") {
+        text.to_owned()
+    } else {
+        format!("http://{text}")
+    };
+    let url: Option<Uri> = full.parse().ok();
+    let known = |url: &Uri| {
+        matches!(url.scheme_str(), Some("http" | "https" | "socks5"))
+            && url.host().is_some_and(|host| !host.is_empty())
+    };
+    // Not shown: it may hold a password.
+    url.filter(known).ok_or_else(|| {
+        format!("the {source} must be a URL like http://proxy:3128 or socks5://proxy:1080")
+    })
+}

@@ -1,0 +1,145 @@
+//! What an answer of the API server means for an election, and what people can do about it.
+
+use std::fmt::Write as _;
+
+use super::api::{Answer, Asked};
+use crate::backend::BackendError;
+
+/// The longest part of an answer that an error repeats.
+const SHOWN: usize = 300;
+
+/// A right that somebody needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Right {
+    pub group: &'static str,
+    pub resource: &'static str,
+    pub verb: &'static str,
+}
+
+impl Right {
+    pub const fn on_leases(verb: &'static str) -> Self {
+        Self {
+            group: "coordination.k8s.io",
+            resource: "leases",
+            verb,
+        }
+    }
+
+    pub const fn on_pods(verb: &'static str) -> Self {
+        Self {
+            group: "",
+            resource: "pods",
+            verb,
+        }
+    }
+}
+
+/// The rules that give these rights, as they stand in a Role.
+pub(super) fn rules(rights: &[Right]) -> String {
+    let mut text = String::from("rules:");
+    let mut rest = rights.to_vec();
+    while let Some(first) = rest.first().copied() {
+        let alike = |right: &Right| (right.group, right.resource) == (first.group, first.resource);
+        let verbs: Vec<_> = rest.iter().filter(|right| alike(right)).collect();
+        let verbs: Vec<_> = verbs
+            .iter()
+            .map(|right| format!("{:?}", right.verb))
+            .collect();
+        let _ = write!(
+            text,
+            "\n  - apiGroups: [{:?}]\n    resources: [{:?}]\n    verbs: [{}]",
+            first.group,
+            first.resource,
+            verbs.join(", ")
+        );
+        rest.retain(|right| !alike(right));
+    }
+    text
+}
+
+/// Names what is missing and the cure.
+pub(super) fn missing(rights: &[Right], namespace: &str) -> BackendError {
+    let what: Vec<_> = rights
+        .iter()
+        .map(|right| format!("{} {}", right.verb, right.resource))
+        .collect();
+    BackendError::fatal(
+        "refused",
+        format!(
+            "this process may not {} in namespace {namespace}. Give its service account (or user) a Role in {namespace} with\n{}",
+            what.join(", "),
+            rules(rights)
+        ),
+    )
+}
+
+/// What an answer means that is neither the wanted one nor one that the caller understands.
+pub(super) fn failure(answer: &Answer, asked: &Asked<'_>, namespace: &str) -> BackendError {
+    let said = answer.said();
+    let said = said.as_str();
+    match answer.status {
+        401 => BackendError::fatal(
+            "refused",
+            format!("the API server does not accept the credentials: {said}"),
+        ),
+        403 => {
+            let mut error = missing(&[asked.right], namespace);
+            let _ = write!(error.message, "\nThe API server said: {said}");
+            error
+        }
+        // Of a Lease that is not there the caller knows what to think.
+        404 => BackendError::transient(
+            "no-namespace",
+            format!(
+                "{said}: create the namespace (kubectl create namespace {namespace}), or set namespace to another one"
+            ),
+        ),
+        // The server gave it up before it did anything.
+        429 | 503 => BackendError::transient(
+            "overloaded",
+            format!(
+                "the API server is not able to answer now: {} {said}",
+                answer.status
+            ),
+        ),
+        400 | 422 => BackendError::fatal(
+            "bad-record",
+            format!("the API server refuses the Lease: {said}"),
+        ),
+        status @ 500.. => unless_read(
+            asked,
+            "store",
+            format!("the API server failed with {status}: {said}"),
+        ),
+        status => unless_read(
+            asked,
+            "unexpected",
+            format!("{status} is no answer of an API server: {said}"),
+        ),
+    }
+}
+
+/// What was asked may have been done, unless it was a question only.
+pub(super) fn unless_read(asked: &Asked<'_>, code: &'static str, message: String) -> BackendError {
+    if asked.body.is_some() {
+        BackendError::ambiguous(code, message)
+    } else {
+        BackendError::transient(code, message)
+    }
+}
+
+/// What a person can read of a text of unknown length and kind.
+pub(super) fn excerpt(text: &str) -> String {
+    let line: String = text
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ")
+        .chars()
+        .take(SHOWN)
+        .collect();
+    if line.is_empty() {
+        "nothing".into()
+    } else {
+        line
+    }
+}

@@ -1,0 +1,150 @@
+//! Labels this process's pod with its role, so that a Service can select the leader.
+//!
+//! A label follows the election and proves nothing: it is late by a request, and a pod that died keeps it.
+
+use std::env;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Method;
+use serde_json::json;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+use super::access::{SERVICE_ACCOUNT, check_namespace, is_label};
+use super::api::{Api, Asked};
+use super::failure::{Right, failure};
+use super::{BackendError, MERGE_PATCH};
+use crate::backend::UNSUITABLE;
+
+const LABEL: &str = "whenleader/role";
+/// The pause after a failure; later ones double, up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// How long a process that stops waits for its label.
+const LAST_WORD: Duration = Duration::from_secs(2);
+
+#[derive(Debug)]
+pub(super) struct Labels {
+    api: Arc<Api>,
+    pod: Option<String>,
+    /// Whether this instance leads; `None`: nobody has said.
+    wanted: watch::Sender<Option<bool>>,
+    written: watch::Sender<Option<bool>>,
+    task: std::sync::Once,
+}
+
+impl Labels {
+    pub fn new(api: Arc<Api>) -> Self {
+        let name = |variable| env::var(variable).ok().filter(|name| !name.is_empty());
+        Self {
+            api,
+            pod: name("POD_NAME").or_else(|| name("HOSTNAME")),
+            wanted: watch::channel(None).0,
+            written: watch::channel(None).0,
+            task: std::sync::Once::new(),
+        }
+    }
+
+    /// Whether the pod is there and can be known.
+    pub fn check(&self) -> Result<(), BackendError> {
+        match &self.pod {
+            Some(pod) if pod.split('.').all(is_label) => Ok(()),
+            pod => Err(BackendError::fatal(
+                UNSUITABLE,
+                format!(
+                    "podLabels needs the name of this pod, and {pod:?} is none: set the environment variable POD_NAME by the downward API (fieldRef: metadata.name)"
+                ),
+            )),
+        }
+    }
+
+    /// Returns at once; the label follows.
+    pub fn set(&self, leads: bool) {
+        self.wanted.send_replace(Some(leads));
+        self.task.call_once(|| {
+            tokio::spawn(follow(
+                Arc::clone(&self.api),
+                self.pod.clone().unwrap_or_default(),
+                self.wanted.subscribe(),
+                self.written.clone(),
+            ));
+        });
+    }
+
+    /// Waits a little until the label says what it should.
+    pub async fn settle(&self) {
+        let wanted = *self.wanted.borrow();
+        let mut written = self.written.subscribe();
+        let _ = timeout(LAST_WORD, written.wait_for(|written| *written == wanted)).await;
+    }
+}
+
+/// Ends when the labels are dropped.
+async fn follow(
+    api: Arc<Api>,
+    pod: String,
+    mut wanted: watch::Receiver<Option<bool>>,
+    written: watch::Sender<Option<bool>>,
+) {
+    let mut pause = FIRST_PAUSE;
+    let mut told = false;
+    loop {
+        let leads = *wanted.borrow_and_update();
+        let wrote = match leads {
+            Some(leads) if *written.borrow() != Some(leads) => write(&api, &pod, leads).await,
+            _ => Ok(()),
+        };
+        match wrote {
+            Ok(()) => {
+                pause = FIRST_PAUSE;
+                told = false;
+                written.send_replace(leads);
+                if wanted.changed().await.is_err() {
+                    return;
+                }
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut told, true) {
+                    tracing::warn!(pod, "the pod's label does not say its role: {error}");
+                }
+                tokio::select! {
+                    () = sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
+                    changed = wanted.changed() => if changed.is_err() { return },
+                }
+            }
+        }
+    }
+}
+
+async fn write(api: &Api, pod: &str, leads: bool) -> Result<(), BackendError> {
+    let role = if leads { "leader" } else { "follower" };
+    let patch = json!({ "metadata": { "labels": { LABEL: role } } });
+    let namespace = &api.find_target().await?.namespace;
+    let namespace = namespace_of_pod().unwrap_or_else(|| namespace.clone());
+    let asked = Asked {
+        method: Method::PATCH,
+        path: format!("/api/v1/namespaces/{namespace}/pods/{pod}"),
+        body: Some(&patch),
+        content_type: MERGE_PATCH,
+        right: Right::on_pods("patch"),
+    };
+    let answer = api.ask(&asked).await?;
+    match answer.status {
+        200 => Ok(()),
+        404 => Err(BackendError::transient(
+            "no-pod",
+            format!("there is no pod {pod} in namespace {namespace}"),
+        )),
+        _ => Err(failure(&answer, &asked, &namespace)),
+    }
+}
+
+/// Leases may lie in another namespace.
+fn namespace_of_pod() -> Option<String> {
+    let file = || std::fs::read_to_string(Path::new(SERVICE_ACCOUNT).join("namespace")).ok();
+    let name = env::var("POD_NAMESPACE").ok().or_else(file)?;
+    let name = name.trim();
+    check_namespace(name).ok().map(|()| name.to_owned())
+}

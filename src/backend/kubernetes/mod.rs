@@ -1,0 +1,350 @@
+//! Kubernetes: elections through `coordination.k8s.io` Leases, beside Go programs that use client-go.
+//!
+//! The API server offers optimistic concurrency and does not judge expiry, so a Lease is a versioned
+//! record for [`Observed`]. Three rules are its own:
+//!
+//! - A lease is released by clearing `holderIdentity`, never by deleting the object.
+//! - A PUT over a Lease that is gone makes a new one. Ours name the object by its uid, which the server
+//!   then refuses; one that is made all the same has lost its term.
+//! - A watch costs one request in minutes and makes a hand-over a matter of milliseconds, but needs a right
+//!   more. Without it, followers ask at every interval.
+
+pub mod access;
+mod api;
+mod failure;
+mod labels;
+mod record;
+mod watch;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::join_all;
+use http::Method;
+use serde_json::{Value, json};
+
+use self::access::{Place, check_namespace, is_label};
+use self::api::{Answer, Api, Asked};
+use self::failure::{Right, failure, missing, rules, unless_read};
+use self::labels::Labels;
+use self::record::Lease;
+use super::observed::{Change, Observed, Record, Records, Written};
+use super::watchers::Watchers;
+use super::{Attempt, Backend, BackendError, BadStore, Capabilities, Hints, Watch};
+use crate::clock::Clock;
+use crate::lease::{ElectionName, Leader, Outcome, Owner, Token};
+
+/// The API counts whole seconds, from one.
+const SHORTEST_LEASE: Duration = Duration::from_secs(1);
+const JSON: &str = "application/json";
+const MERGE_PATCH: &str = "application/merge-patch+json";
+
+/// What a cluster on Kubernetes is configured with.
+#[derive(Debug, Clone)]
+pub struct KubernetesOptions {
+    pub place: Place,
+    /// How long one operation may wait for the API server.
+    pub timeout: Duration,
+    /// The lease that instances elect with: the API server is left alone for so long at most.
+    pub lease: Duration,
+    /// The Lease whose rights are looked at when the cluster starts, and that the pod's label is about.
+    pub election: ElectionName,
+    /// Whether this pod is labelled with its role.
+    pub pod_labels: bool,
+}
+
+/// See the module's description.
+#[derive(Debug)]
+pub struct Kubernetes {
+    leases: Observed<Leases>,
+    election: ElectionName,
+    labels: Option<Labels>,
+    watching: Mutex<HashMap<ElectionName, Arc<Watchers>>>,
+}
+
+#[derive(Debug)]
+struct Leases {
+    api: Arc<Api>,
+}
+
+/// Makes the backend. Reads nothing and connects to nothing yet.
+pub fn open(
+    options: KubernetesOptions,
+    clock: Arc<dyn Clock>,
+) -> Result<Arc<dyn Backend>, BadStore> {
+    if let Some(namespace) = &options.place.namespace {
+        check_namespace(namespace).map_err(|rule| BadStore {
+            parameter: "namespace",
+            rule,
+        })?;
+    }
+    let api = Api::new(options.place, options.timeout, options.lease);
+    let api = Arc::new(api);
+    let labels = options.pod_labels.then(|| Labels::new(Arc::clone(&api)));
+    Ok(Arc::new(Kubernetes {
+        leases: Observed::new(Leases { api }, clock),
+        election: options.election,
+        labels,
+        watching: Mutex::default(),
+    }))
+}
+
+#[async_trait]
+impl Backend for Kubernetes {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            shortest_lease: SHORTEST_LEASE,
+            notifies: true,
+        }
+    }
+
+    fn describe(&self) -> String {
+        match self.api().target() {
+            Some(target) => format!(
+                "Kubernetes (Leases of namespace {} at {})",
+                target.namespace, target.server
+            ),
+            None => "Kubernetes".into(),
+        }
+    }
+
+    fn check_name(&self, election: &ElectionName) -> Result<(), String> {
+        if election.as_str().split('.').all(is_label) {
+            return Ok(());
+        }
+        Err(
+            "be the name of a Lease (RFC 1123): lower-case letters, digits, - and ., with a letter or digit at both ends of each part between dots"
+                .into(),
+        )
+    }
+
+    async fn prepare(&self) -> Result<(), BackendError> {
+        let namespace = &self.api().find_target().await?.namespace;
+        let mut needed = ["get", "update", "create", "watch"]
+            .map(Right::on_leases)
+            .to_vec();
+        if let Some(labels) = &self.labels {
+            labels.check()?;
+            needed.push(Right::on_pods("patch"));
+        }
+        let allowed = join_all(needed.iter().map(|right| self.may(*right, namespace))).await;
+        let mut lacking: Vec<_> = needed.into_iter().zip(allowed).collect();
+        lacking.retain(|(_, allowed)| *allowed == Some(false));
+        let mut lacking: Vec<_> = lacking.into_iter().map(|(right, _)| right).collect();
+
+        let watch = Right::on_leases("watch");
+        let may_watch = !lacking.contains(&watch);
+        lacking.retain(|right| *right != watch);
+        if lacking == [Right::on_leases("create")] {
+            // Somebody else made the Lease, and names it in the Role.
+            if self.leases.records.read(&self.election).await?.is_some() {
+                lacking.clear();
+            }
+        } else if lacking.is_empty() {
+            self.leases.records.read(&self.election).await?;
+        }
+        if !lacking.is_empty() {
+            return Err(missing(&lacking, namespace));
+        }
+        if !may_watch {
+            tell_of_polling(namespace);
+        }
+        Ok(())
+    }
+
+    async fn attempt(&self, attempt: &Attempt<'_>) -> Result<Outcome, BackendError> {
+        self.leases.attempt(attempt).await
+    }
+
+    async fn release(
+        &self,
+        election: &ElectionName,
+        owner: &Owner,
+        token: Token,
+    ) -> Result<bool, BackendError> {
+        self.leases.release(election, owner, token).await
+    }
+
+    async fn peek(&self, election: &ElectionName) -> Result<Option<Leader>, BackendError> {
+        self.leases.peek(election).await
+    }
+
+    fn watch(self: Arc<Self>, election: ElectionName, hints: Hints) -> Option<Watch> {
+        Some(Box::pin(async move {
+            let watchers = self.watchers(&election);
+            let listening = watchers.add(election.clone(), hints);
+            if let Some(running) = watchers.begin() {
+                tokio::spawn(watch::run(self, election, watchers, running));
+            }
+            listening.forward().await;
+        }))
+    }
+
+    fn tell_role(&self, election: &ElectionName, leads: bool) {
+        if let Some(labels) = &self.labels
+            && *election == self.election
+        {
+            labels.set(leads);
+        }
+    }
+
+    async fn close(&self) {
+        if let Some(labels) = &self.labels {
+            labels.settle().await;
+        }
+        for watchers in self.locked_watching().values() {
+            watchers.stop();
+        }
+        self.api().close().await;
+    }
+}
+
+impl Kubernetes {
+    fn api(&self) -> &Arc<Api> {
+        &self.leases.records.api
+    }
+
+    fn watchers(&self, election: &ElectionName) -> Arc<Watchers> {
+        let mut watching = self.locked_watching();
+        Arc::clone(watching.entry(election.clone()).or_default())
+    }
+
+    fn locked_watching(&self) -> std::sync::MutexGuard<'_, HashMap<ElectionName, Arc<Watchers>>> {
+        self.watching.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `None`: the API server does not tell.
+    async fn may(&self, right: Right, namespace: &str) -> Option<bool> {
+        let named =
+            (right.resource == "leases" && right.verb != "create").then(|| self.election.as_str());
+        let review = json!({
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": { "resourceAttributes": {
+                "namespace": namespace,
+                "verb": right.verb,
+                "group": right.group,
+                "resource": right.resource,
+                "name": named,
+            } },
+        });
+        let asked = Asked {
+            method: Method::POST,
+            path: "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews".into(),
+            body: Some(&review),
+            content_type: JSON,
+            right,
+        };
+        let answer = self.api().ask(&asked).await.ok()?;
+        match answer.status {
+            200..300 => answer.body["status"]["allowed"].as_bool(),
+            _ => None,
+        }
+    }
+}
+
+/// Said once, when it is found out.
+fn tell_of_polling(namespace: &str) {
+    tracing::info!(
+        "this process may not watch leases in namespace {namespace}, so followers ask at every renewInterval: with that right a hand-over takes milliseconds, and a follower asks less than twice a minute. It would be\n{}",
+        rules(&["get", "create", "update", "watch"].map(Right::on_leases))
+    );
+}
+
+impl Leases {
+    async fn path(&self, name: &str) -> Result<String, BackendError> {
+        let namespace = &self.api.find_target().await?.namespace;
+        let slash = if name.is_empty() { "" } else { "/" };
+        Ok(format!(
+            "/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases{slash}{name}"
+        ))
+    }
+
+    fn failed(&self, answer: &Answer, asked: &Asked<'_>) -> BackendError {
+        let namespace = self.api.target().map_or("?", |target| &target.namespace);
+        failure(answer, asked, namespace)
+    }
+}
+
+#[async_trait]
+impl Records for Leases {
+    type Entry = Lease;
+
+    fn record(&self, lease: &Lease) -> Record {
+        lease.record()
+    }
+
+    async fn read(&self, election: &ElectionName) -> Result<Option<Lease>, BackendError> {
+        let asked = Asked {
+            method: Method::GET,
+            path: self.path(election.as_str()).await?,
+            body: None,
+            content_type: JSON,
+            right: Right::on_leases("get"),
+        };
+        let answer = self.api.ask(&asked).await?;
+        match answer.status {
+            200 => lease_in(answer.body, &asked).map(Some),
+            404 if answer.body["kind"] == "Status" => Ok(None),
+            _ => Err(self.failed(&answer, &asked)),
+        }
+    }
+
+    async fn write(
+        &self,
+        election: &ElectionName,
+        over: Option<&Lease>,
+        change: Change<'_>,
+    ) -> Result<Written<Lease>, BackendError> {
+        let (object, method, name, verb) = match (over, change) {
+            (Some(lease), change) => (
+                lease.changed(change),
+                Method::PUT,
+                election.as_str(),
+                "update",
+            ),
+            (
+                None,
+                Change::Begin {
+                    owner,
+                    token,
+                    duration,
+                },
+            ) => (
+                record::first(election, owner, token, duration),
+                Method::POST,
+                "",
+                "create",
+            ),
+            // There is nothing left to renew or to release.
+            (None, Change::Renew { .. } | Change::Release) => return Ok(Written::Changed),
+        };
+        let asked = Asked {
+            method,
+            path: self.path(name).await?,
+            body: Some(&object),
+            content_type: JSON,
+            right: Right::on_leases(verb),
+        };
+        let answer = self.api.ask(&asked).await?;
+        match (answer.status, over) {
+            (200, _) | (201, None) => lease_in(answer.body, &asked).map(Written::Done),
+            (201, Some(_)) => lease_in(answer.body, &asked).map(Written::Made),
+            (409, _) | (404, Some(_)) => Ok(Written::Changed),
+            _ => Err(self.failed(&answer, &asked)),
+        }
+    }
+}
+
+fn lease_in(body: Value, asked: &Asked<'_>) -> Result<Lease, BackendError> {
+    let kind = body["kind"].as_str().unwrap_or("nothing").to_owned();
+    Lease::new(body).ok_or_else(|| {
+        unless_read(
+            asked,
+            "unexpected",
+            format!("the API server answered with {kind} where a Lease was asked for"),
+        )
+    })
+}
