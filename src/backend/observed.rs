@@ -117,6 +117,8 @@ pub(super) struct Observed<R: Records> {
 /// What this process knows of one election's record.
 struct Known<Entry> {
     observation: Observation<String>,
+    /// What was seen without taking part: no attempt depends on it.
+    peeked: Observation<String>,
     /// The record as it was seen last.
     latest: Option<Entry>,
     /// Kept here too, in case that the record is deleted.
@@ -221,11 +223,24 @@ impl<R: Records> Observed<R> {
         Err(busy(election))
     }
 
-    /// [`Backend::peek`](super::Backend::peek): nothing of it is noted.
+    /// [`Backend::peek`](super::Backend::peek).
     pub async fn peek(&self, election: &ElectionName) -> Result<Option<Leader>, BackendError> {
         let entry = self.records.read(election).await?;
-        let holder = entry.and_then(|entry| self.records.record(&entry).holder);
-        Ok(holder.and_then(|holder| holder.leader))
+        let now = self.clock.now();
+        let holder = entry.map(|entry| self.records.record(&entry));
+        let holder = holder.and_then(|record| Some((record.version, record.holder?)));
+        let mut elections = self.lock();
+        let known = elections.entry(election.clone()).or_insert_with(Known::new);
+        let Some((version, holder)) = holder else {
+            known.peeked.clear();
+            return Ok(None);
+        };
+        if let Lasts::For(duration) = holder.lasts
+            && known.peeked.observe(version, duration, now).is_zero()
+        {
+            return Ok(None);
+        }
+        Ok(holder.leader)
     }
 
     /// A record was received, for example by a watch (`None`: it was deleted). Returns what a campaign
@@ -333,6 +348,7 @@ impl<Entry> Known<Entry> {
     fn new() -> Self {
         Self {
             observation: Observation::new(),
+            peeked: Observation::new(),
             latest: None,
             largest: None,
             asked: None,

@@ -2,10 +2,12 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use whenleader::backend::Backend;
 use whenleader::lease::ElectionName;
 
-use crate::suite::Fixture;
+use crate::suite::{Fixture, open};
 use crate::support::TempDir;
 
 pub struct Embedded {
@@ -13,6 +15,10 @@ pub struct Embedded {
 }
 
 impl Embedded {
+    fn url(&self) -> String {
+        format!("file:{}", self.dir.path().display())
+    }
+
     fn election(&self, election: &ElectionName) -> PathBuf {
         // The suite's names need no encoding here.
         self.dir.path().join(format!("e-{election}"))
@@ -28,8 +34,8 @@ impl Fixture for Embedded {
         })
     }
 
-    fn url(&self) -> String {
-        format!("file:{}", self.dir.path().display())
+    fn open(&self) -> Arc<dyn Backend> {
+        open(&self.url())
     }
 
     async fn spoil(&self, election: &ElectionName, rubbish: &[u8]) {

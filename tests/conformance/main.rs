@@ -9,4 +9,5 @@ mod support;
 mod suite;
 
 mod file;
+mod kubernetes;
 mod redis;

@@ -1,8 +1,11 @@
 //! Redis and Valkey.
 
+use std::sync::Arc;
+
+use whenleader::backend::Backend;
 use whenleader::lease::ElectionName;
 
-use crate::suite::Fixture;
+use crate::suite::{Fixture, open};
 use crate::support::{Kind, Server};
 
 pub struct Fresh<const VALKEY: bool> {
@@ -25,8 +28,8 @@ impl<const VALKEY: bool> Fixture for Fresh<VALKEY> {
         Some(Self { server })
     }
 
-    fn url(&self) -> String {
-        self.server.url()
+    fn open(&self) -> Arc<dyn Backend> {
+        open(&self.server.url())
     }
 
     async fn spoil(&self, election: &ElectionName, rubbish: &[u8]) {

@@ -23,13 +23,44 @@ pub const SHORT: Duration = Duration::from_millis(600);
 pub trait Fixture: Sized + Send + Sync + 'static {
     /// `None`: it cannot be had here, which was reported.
     async fn start(test: &str) -> Option<Self>;
-    fn url(&self) -> String;
+    /// The store as one more process sees it.
+    fn open(&self) -> Arc<dyn Backend>;
     /// Writes rubbish where the record of that election is.
     async fn spoil(&self, election: &ElectionName, rubbish: &[u8]);
     /// Deletes all that is stored about that election.
     async fn forget(&self, election: &ElectionName);
     /// Whether rubbish is waited out like a lease (or stays until somebody mends it).
     const RUBBISH_EXPIRES: bool;
+    /// Leases are rounded up to a multiple of it.
+    const STEP: Duration = Duration::from_millis(1);
+    /// Names that it must be able to hold beside each other.
+    const ODD_NAMES: &[&str] = &[
+        "leader",
+        "Leader",
+        "cluster:leader",
+        "a/b",
+        "a\\b",
+        "..",
+        ".",
+        "a b",
+        "🦀",
+        "é",
+        "e\u{301}",
+        "%2e%2e",
+        "{x}",
+        "}",
+        "*",
+        "bell",
+        "con",
+        "x:lease",
+        "'; --",
+        "$(x)",
+    ];
+
+    /// A process that is ready to elect.
+    async fn client(&self, id: &str) -> Client {
+        Client::of(self.open(), id).await
+    }
 }
 
 /// One process that uses the store.
@@ -56,10 +87,13 @@ pub fn owner(id: &str) -> Owner {
 
 impl Client {
     pub async fn new(url: &str, id: &str) -> Self {
-        let client = Self {
-            backend: open(url),
-            owner: owner(id),
-        };
+        Self::of(open(url), id).await
+    }
+
+    /// Makes sure that the store can be used.
+    pub async fn of(backend: Arc<dyn Backend>, id: &str) -> Self {
+        let owner = owner(id);
+        let client = Self { backend, owner };
         client
             .backend
             .prepare()
@@ -237,7 +271,7 @@ macro_rules! conformance {
 }
 
 pub async fn a_free_lease_is_acquired_for_its_whole_duration(store: &impl Fixture) {
-    let a = Client::new(&store.url(), "a").await;
+    let a = store.client("a").await;
     match a.campaign(&name("leader"), LONG).await {
         Outcome::Held { token, valid_for } => {
             assert!(token.number() > 0);
@@ -251,10 +285,7 @@ pub async fn a_held_lease_is_denied_and_the_answer_tells_by_whom_and_for_how_lon
     store: &impl Fixture,
 ) {
     let election = name("leader");
-    let (a, b) = (
-        Client::new(&store.url(), "a").await,
-        Client::new(&store.url(), "b").await,
-    );
+    let (a, b) = (store.client("a").await, store.client("b").await);
     let token = a.win(&election, LONG).await;
     let (leader, remaining) = denied(b.campaign(&election, LONG).await);
     assert_eq!(leader, Some(leading(&a, token)));
@@ -264,10 +295,7 @@ pub async fn a_held_lease_is_denied_and_the_answer_tells_by_whom_and_for_how_lon
 
 pub async fn a_renewal_keeps_its_token_and_extends_the_lease(store: &impl Fixture) {
     let election = name("leader");
-    let (a, b) = (
-        Client::new(&store.url(), "a").await,
-        Client::new(&store.url(), "b").await,
-    );
+    let (a, b) = (store.client("a").await, store.client("b").await);
     let token = a.win(&election, SHORT * 5).await;
     for _ in 0..30 {
         match a.renew(&election, LONG, token).await {
@@ -289,10 +317,7 @@ pub async fn a_renewal_keeps_its_token_and_extends_the_lease(store: &impl Fixtur
 
 pub async fn a_lease_that_is_not_renewed_is_taken_over_under_a_larger_token(store: &impl Fixture) {
     let election = name("leader");
-    let (a, b) = (
-        Client::new(&store.url(), "a").await,
-        Client::new(&store.url(), "b").await,
-    );
+    let (a, b) = (store.client("a").await, store.client("b").await);
     let sent = Instant::now();
     let old = a.win(&election, SHORT).await;
     let new = b.take_over(&election, SHORT).await;
@@ -309,10 +334,7 @@ pub async fn a_lease_that_is_not_renewed_is_taken_over_under_a_larger_token(stor
 
 pub async fn a_renewed_lease_is_not_taken_over(store: &impl Fixture) {
     let election = name("leader");
-    let (a, b) = (
-        Client::new(&store.url(), "a").await,
-        Client::new(&store.url(), "b").await,
-    );
+    let (a, b) = (store.client("a").await, store.client("b").await);
     let token = a.win(&election, SHORT * 2).await;
     let start = Instant::now();
     while start.elapsed() < SHORT * 5 {
@@ -326,10 +348,7 @@ pub async fn a_released_lease_is_free_at_once_and_its_token_is_never_used_again(
     store: &impl Fixture,
 ) {
     let election = name("leader");
-    let (a, b) = (
-        Client::new(&store.url(), "a").await,
-        Client::new(&store.url(), "b").await,
-    );
+    let (a, b) = (store.client("a").await, store.client("b").await);
     let mut last = a.win(&election, LONG).await;
     let mut holder = &a;
     for next in [&b, &a, &a, &b] {
@@ -343,10 +362,7 @@ pub async fn a_released_lease_is_free_at_once_and_its_token_is_never_used_again(
 
 pub async fn a_late_renewal_of_an_old_term_changes_nothing(store: &impl Fixture) {
     let election = name("leader");
-    let (a, b) = (
-        Client::new(&store.url(), "a").await,
-        Client::new(&store.url(), "b").await,
-    );
+    let (a, b) = (store.client("a").await, store.client("b").await);
     // Of its own old term too.
     let first = a.win(&election, LONG).await;
     a.release(&election, first).await;
@@ -366,10 +382,7 @@ pub async fn a_late_renewal_of_an_old_term_changes_nothing(store: &impl Fixture)
 
 pub async fn a_late_release_of_an_old_term_changes_nothing(store: &impl Fixture) {
     let election = name("leader");
-    let (a, b) = (
-        Client::new(&store.url(), "a").await,
-        Client::new(&store.url(), "b").await,
-    );
+    let (a, b) = (store.client("a").await, store.client("b").await);
     let first = a.win(&election, LONG).await;
     assert!(a.release(&election, first).await);
     assert!(!a.release(&election, first).await);
@@ -386,10 +399,7 @@ pub async fn a_late_release_of_an_old_term_changes_nothing(store: &impl Fixture)
 
 pub async fn two_instances_with_one_id_are_two(store: &impl Fixture) {
     let election = name("leader");
-    let (one, other) = (
-        Client::new(&store.url(), "web-0").await,
-        Client::new(&store.url(), "web-0").await,
-    );
+    let (one, other) = (store.client("web-0").await, store.client("web-0").await);
     let token = one.win(&election, LONG).await;
     let (leader, _) = denied(other.campaign(&election, LONG).await);
     assert_eq!(leader, Some(leading(&one, token)));
@@ -402,10 +412,10 @@ pub async fn a_process_that_was_started_again_under_its_id_waits_like_a_stranger
     store: &impl Fixture,
 ) {
     let election = name("leader");
-    let before = Client::new(&store.url(), "pod-0").await;
+    let before = store.client("pod-0").await;
     let old = before.win(&election, SHORT).await;
     before.backend.close().await;
-    let after = Client::new(&store.url(), "pod-0").await;
+    let after = store.client("pod-0").await;
     denied(after.campaign(&election, SHORT).await);
     let new = after.take_over(&election, SHORT).await;
     assert!(new > old);
@@ -413,10 +423,7 @@ pub async fn a_process_that_was_started_again_under_its_id_waits_like_a_stranger
 
 pub async fn a_candidate_that_meets_itself_begins_a_new_term(store: &impl Fixture) {
     let election = name("leader");
-    let (a, b) = (
-        Client::new(&store.url(), "a").await,
-        Client::new(&store.url(), "b").await,
-    );
+    let (a, b) = (store.client("a").await, store.client("b").await);
     // As after an attempt whose answer never came.
     let first = a.win(&election, LONG).await;
     let second = a.win(&election, LONG).await;
@@ -429,10 +436,7 @@ pub async fn a_candidate_that_meets_itself_begins_a_new_term(store: &impl Fixtur
 
 pub async fn the_duration_that_counts_is_the_one_in_the_record(store: &impl Fixture) {
     let election = name("leader");
-    let (a, b) = (
-        Client::new(&store.url(), "a").await,
-        Client::new(&store.url(), "b").await,
-    );
+    let (a, b) = (store.client("a").await, store.client("b").await);
     a.win(&election, LONG).await;
     let hasty = Duration::from_millis(50);
     let start = Instant::now();
@@ -456,16 +460,16 @@ struct Reign {
     until: Instant,
 }
 
-pub async fn eight_racing_clients_never_overlap_and_no_token_is_granted_twice(
-    store: &impl Fixture,
+pub async fn eight_racing_clients_never_overlap_and_no_token_is_granted_twice<F: Fixture>(
+    store: &F,
 ) {
     const LEASE: Duration = Duration::from_millis(150);
     const TRUST: Duration = Duration::from_millis(100);
     let election = name("race");
-    let end = Instant::now() + Duration::from_secs(4);
+    let end = Instant::now() + Duration::from_secs(4) + F::STEP * 8;
     let mut racers = Vec::new();
     for number in 0..8_u32 {
-        let mut client = Client::new(&store.url(), &format!("racer-{number}")).await;
+        let mut client = store.client(&format!("racer-{number}")).await;
         let election = election.clone();
         racers.push(tokio::spawn(async move {
             let mut reigns: Vec<Reign> = Vec::new();
@@ -522,41 +526,20 @@ pub async fn eight_racing_clients_never_overlap_and_no_token_is_granted_twice(
     }
 }
 
-pub async fn elections_with_odd_names_do_not_touch_each_other(store: &impl Fixture) {
+pub async fn elections_with_odd_names_do_not_touch_each_other<F: Fixture>(store: &F) {
     let longest = "x".repeat(253);
-    let names = [
-        "leader",
-        "Leader",
-        "cluster:leader",
-        "a/b",
-        "a\\b",
-        "..",
-        ".",
-        "a b",
-        "🦀",
-        "é",
-        "e\u{301}",
-        "%2e%2e",
-        "{x}",
-        "}",
-        "*",
-        "bell",
-        "con",
-        "x:lease",
-        "'; --",
-        "$(x)",
-        &longest,
-    ];
-    let a = Client::new(&store.url(), "🦀:a b {c}").await;
+    let mut names = F::ODD_NAMES.to_vec();
+    names.push(&longest);
+    let a = store.client("🦀:a b {c}").await;
     let mut terms = HashMap::new();
-    for text in names {
+    for &text in &names {
         let election = name(text);
         a.backend
             .check_name(&election)
             .unwrap_or_else(|rule| panic!("{text}: must {rule}"));
         terms.insert(text, a.win(&election, LONG).await);
     }
-    let b = Client::new(&store.url(), "b").await;
+    let b = store.client("b").await;
     for text in names {
         let leader = b.leader(&name(text)).await;
         assert_eq!(leader, Some(leading(&a, terms[text])), "{text}");
@@ -566,10 +549,7 @@ pub async fn elections_with_odd_names_do_not_touch_each_other(store: &impl Fixtu
 
 pub async fn a_deleted_record_ends_the_term_and_tokens_go_on_growing(store: &impl Fixture) {
     let election = name("leader");
-    let (a, b) = (
-        Client::new(&store.url(), "a").await,
-        Client::new(&store.url(), "b").await,
-    );
+    let (a, b) = (store.client("a").await, store.client("b").await);
     let mut last = a.win(&election, LONG).await;
     for _ in 0..10 {
         let again = a.win(&election, LONG).await;
@@ -608,10 +588,7 @@ pub async fn rubbish_in_place_of_the_record_is_never_leadership<F: Fixture>(stor
     for (number, rubbish) in rubbish.iter().enumerate() {
         let shown = String::from_utf8_lossy(&rubbish[..rubbish.len().min(40)]);
         let election = name(&format!("rubbish-{number}"));
-        let (a, b) = (
-            Client::new(&store.url(), "a").await,
-            Client::new(&store.url(), "b").await,
-        );
+        let (a, b) = (store.client("a").await, store.client("b").await);
         let token = a.win(&election, LONG).await;
         store.spoil(&election, rubbish).await;
         // The leader does not go on as if nothing had happened.
@@ -645,10 +622,7 @@ pub async fn rubbish_in_place_of_the_record_is_never_leadership<F: Fixture>(stor
 
 pub async fn a_watch_hears_a_release(store: &impl Fixture) {
     let election = name("leader");
-    let (a, b) = (
-        Client::new(&store.url(), "a").await,
-        Client::new(&store.url(), "b").await,
-    );
+    let (a, b) = (store.client("a").await, store.client("b").await);
     let token = a.win(&election, LONG).await;
     let mut hearing = b.watch(&election).await;
     denied(b.campaign(&election, LONG).await);
@@ -657,17 +631,14 @@ pub async fn a_watch_hears_a_release(store: &impl Fixture) {
     b.win(&election, LONG).await;
 }
 
-pub async fn a_watch_hears_renewals_and_new_terms(store: &impl Fixture) {
+pub async fn a_watch_hears_renewals_and_new_terms<F: Fixture>(store: &F) {
     let election = name("leader");
-    let (a, b) = (
-        Client::new(&store.url(), "a").await,
-        Client::new(&store.url(), "b").await,
-    );
+    let (a, b) = (store.client("a").await, store.client("b").await);
     let mut hearing = b.watch(&election).await;
     let alive = |wanted: Token, about: Duration| {
         move |hint| match hint {
             Hint::Alive { token, valid_for } => {
-                token == wanted && valid_for > about / 2 && valid_for <= about
+                token == wanted && valid_for > about / 2 && valid_for < about + F::STEP
             }
             _ => false,
         }
@@ -684,10 +655,7 @@ pub async fn a_watch_hears_renewals_and_new_terms(store: &impl Fixture) {
 
 pub async fn several_watches_on_one_election_all_hear(store: &impl Fixture) {
     let (one, two) = (name("one"), name("two"));
-    let (a, b) = (
-        Client::new(&store.url(), "a").await,
-        Client::new(&store.url(), "b").await,
-    );
+    let (a, b) = (store.client("a").await, store.client("b").await);
     let token = a.win(&one, LONG).await;
     let mut first = b.watch(&one).await;
     let mut second = b.watch(&one).await;
@@ -713,10 +681,7 @@ pub async fn several_watches_on_one_election_all_hear(store: &impl Fixture) {
 
 pub async fn a_watcher_that_listens_late_hears_the_release_all_the_same(store: &impl Fixture) {
     let election = name("leader");
-    let (a, b) = (
-        Client::new(&store.url(), "a").await,
-        Client::new(&store.url(), "b").await,
-    );
+    let (a, b) = (store.client("a").await, store.client("b").await);
     let mut hearing = b.watch(&election).await;
     let token = a.win(&election, LONG).await;
     // More than any queue of hints holds.
@@ -731,10 +696,7 @@ pub async fn a_watcher_that_listens_late_hears_the_release_all_the_same(store: &
 
 pub async fn peeking_tells_the_leader_and_takes_no_part(store: &impl Fixture) {
     let election = name("leader");
-    let (a, b) = (
-        Client::new(&store.url(), "a").await,
-        Client::new(&store.url(), "b").await,
-    );
+    let (a, b) = (store.client("a").await, store.client("b").await);
     assert_eq!(b.leader(&election).await, None);
     let token = a.win(&election, LONG).await;
     assert_eq!(b.leader(&election).await, Some(leading(&a, token)));
