@@ -338,3 +338,268 @@ fn proxy_address(text: &str, source: &str) -> Result<Uri, Refused> {
         format!("the {source} must be a URL like http://proxy:3128 or socks5://proxy:1080")
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::fs;
+
+    use super::*;
+
+    /// A machine with a home, a service account and an environment of its own.
+    struct Machine {
+        dir: PathBuf,
+        env: HashMap<&'static str, String>,
+    }
+
+    impl Machine {
+        fn new(name: &str) -> Self {
+            let dir = std::env::temp_dir()
+                .join(format!("whenleader-access-{name}-{}", std::process::id()));
+            let _ = fs::remove_dir_all(&dir);
+            fs::create_dir_all(dir.join("home/.kube")).unwrap();
+            let env = HashMap::new();
+            Self { dir, env }
+        }
+
+        fn set(&mut self, name: &'static str, value: impl Into<String>) {
+            self.env.insert(name, value.into());
+        }
+
+        fn file(&self, name: &str, text: &str) -> String {
+            let path = self.dir.join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, text).unwrap();
+            path.to_str().unwrap().to_owned()
+        }
+
+        fn with_account(&mut self, host: &str, port: &str) {
+            let pem = rcgen::generate_simple_self_signed(["ca".to_owned()])
+                .unwrap()
+                .cert
+                .pem();
+            self.file("account/ca.crt", &pem);
+            self.file("account/token", "t\n");
+            self.file("account/namespace", "pods\n");
+            self.set("KUBERNETES_SERVICE_HOST", host);
+            self.set("KUBERNETES_SERVICE_PORT", port);
+        }
+
+        fn resolve(&self, place: &Place) -> Result<Access, Refused> {
+            place.resolve(&Surroundings {
+                env: &|name| self.env.get(name).cloned(),
+                service_account: &self.dir.join("account"),
+                home: Some(self.dir.join("home")),
+            })
+        }
+
+        fn url(&self) -> String {
+            let access = self.resolve(&Place::default()).unwrap();
+            access.config.cluster_url.to_string()
+        }
+    }
+
+    impl Drop for Machine {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.dir);
+        }
+    }
+
+    fn kubeconfig(server: &str, more: &str) -> String {
+        format!(
+            "clusters: [{{ name: c, cluster: {{ server: '{server}' {more} }} }}]\n\
+             contexts: [{{ name: x, context: {{ cluster: c, user: u, namespace: ours }} }}]\n\
+             current-context: x\n"
+        )
+    }
+
+    #[test]
+    fn in_a_pod_the_service_account_counts_also_on_ipv6() {
+        let mut machine = Machine::new("pod");
+        for (host, port, url) in [
+            ("10.0.0.1", "443", "https://10.0.0.1:443/"),
+            (
+                "fd49:683:e486::1",
+                "6443",
+                "https://[fd49:683:e486::1]:6443/",
+            ),
+            ("[::1]", "443", "https://[::1]:443/"),
+            (
+                "kubernetes.default.svc",
+                "443",
+                "https://kubernetes.default.svc:443/",
+            ),
+        ] {
+            machine.with_account(host, port);
+            assert_eq!(machine.url(), url);
+        }
+        let access = machine.resolve(&Place::default()).unwrap();
+        assert_eq!(access.namespace, "pods");
+        assert_eq!(access.token_file, Some(machine.dir.join("account/token")));
+        assert_eq!(access.config.root_cert.map(|all| all.len()), Some(1));
+        fs::remove_file(machine.dir.join("account/namespace")).unwrap();
+        assert_eq!(
+            machine.resolve(&Place::default()).unwrap().namespace,
+            "default"
+        );
+        machine.file("account/ca.crt", "no certificate");
+        let refused = machine.resolve(&Place::default()).unwrap_err();
+        assert!(refused.contains("holds no certificate"), "{refused}");
+    }
+
+    #[test]
+    fn the_namespace_is_the_parameters_else_the_pods_else_the_accounts() {
+        let mut machine = Machine::new("namespace");
+        machine.with_account("10.0.0.1", "443");
+        machine.set("POD_NAMESPACE", "shop");
+        assert_eq!(
+            machine.resolve(&Place::default()).unwrap().namespace,
+            "shop"
+        );
+        let mut place = Place {
+            namespace: Some("given".into()),
+            ..Place::default()
+        };
+        assert_eq!(machine.resolve(&place).unwrap().namespace, "given");
+        machine.set("POD_NAMESPACE", "No Name");
+        let refused = machine.resolve(&Place::default()).unwrap_err();
+        assert!(
+            refused.contains("POD_NAMESPACE must be a namespace"),
+            "{refused}"
+        );
+        machine.set("POD_NAMESPACE", "");
+        place.namespace = None;
+        assert_eq!(machine.resolve(&place).unwrap().namespace, "pods");
+        place.config = Some(machine.file("k", &kubeconfig("https://h", "")).into());
+        assert_eq!(machine.resolve(&place).unwrap().namespace, "ours");
+    }
+
+    #[test]
+    fn what_is_said_more_clearly_counts_more() {
+        let mut machine = Machine::new("order");
+        let refused = machine.resolve(&Place::default()).unwrap_err();
+        assert!(
+            refused.contains("no Kubernetes cluster is configured here"),
+            "{refused}"
+        );
+        machine.file("home/.kube/config", &kubeconfig("https://home", ""));
+        assert_eq!(machine.url(), "https://home/");
+        machine.with_account("10.0.0.1", "443");
+        assert_eq!(machine.url(), "https://10.0.0.1:443/");
+        let env = machine.file("env", &kubeconfig("https://env", ""));
+        machine.set("KUBECONFIG", env);
+        assert_eq!(machine.url(), "https://env/");
+        let place = Place {
+            config: Some(
+                machine
+                    .file("given", &kubeconfig("https://given", ""))
+                    .into(),
+            ),
+            ..Place::default()
+        };
+        let access = machine.resolve(&place).unwrap();
+        assert_eq!(access.config.cluster_url, "https://given/");
+    }
+
+    #[test]
+    fn kubeconfig_lists_are_merged_as_kubectl_does() {
+        let mut machine = Machine::new("list");
+        let first = machine.file("a file", &kubeconfig("https://first", ""));
+        let second = machine.file("second", &kubeconfig("https://second", ""));
+        let empty = machine.file("empty", "");
+        let nulls = machine.file("nulls", "clusters: null\ncontexts: null\nusers: null\n");
+        let missing = machine.dir.join("missing").to_str().unwrap().to_owned();
+        for (list, url) in [
+            (vec![&*first, &second], "https://first/"),
+            (vec![&*second, &first], "https://second/"),
+            (
+                vec!["", &empty, &nulls, &missing, &second, ""],
+                "https://second/",
+            ),
+        ] {
+            let list = std::env::join_paths(list).unwrap();
+            machine.set("KUBECONFIG", list.to_str().unwrap());
+            assert_eq!(machine.url(), url);
+        }
+        machine.set("KUBECONFIG", missing);
+        let refused = machine.resolve(&Place::default()).unwrap_err();
+        assert!(refused.contains("no context is in the files"), "{refused}");
+        machine.with_account("10.0.0.1", "443");
+        assert_eq!(machine.url(), "https://10.0.0.1:443/");
+    }
+
+    #[test]
+    fn servers_are_urls_and_a_missing_scheme_is_filled_in() {
+        let machine = Machine::new("server");
+        for (server, more, url) in [
+            ("https://[fd00::1]:6443", "", "https://[fd00::1]:6443/"),
+            ("http://127.0.0.1:8001", "", "http://127.0.0.1:8001/"),
+            ("127.0.0.1:8001", "", "http://127.0.0.1:8001/"),
+            (
+                "h:6443",
+                ", insecure-skip-tls-verify: true",
+                "https://h:6443/",
+            ),
+        ] {
+            machine.file("home/.kube/config", &kubeconfig(server, more));
+            assert_eq!(machine.url(), url);
+        }
+        for server in ["", "https://", "not a url", "unix:///socket"] {
+            machine.file("home/.kube/config", &kubeconfig(server, ""));
+            let refused = machine.resolve(&Place::default()).unwrap_err();
+            assert!(refused.contains("must be a URL"), "{server}: {refused}");
+        }
+    }
+
+    #[test]
+    fn proxies_of_the_environment_are_used_as_gos_programs_do() {
+        let mut machine = Machine::new("proxy");
+        let proxy = |machine: &Machine, server: &str| {
+            machine.file("home/.kube/config", &kubeconfig(server, ""));
+            let access = machine.resolve(&Place::default()).unwrap();
+            access.config.proxy_url.map(|url| url.to_string())
+        };
+        assert_eq!(proxy(&machine, "https://api.example.com"), None);
+        machine.set("https_proxy", "proxy:3128");
+        let through = Some("http://proxy:3128/".to_owned());
+        assert_eq!(proxy(&machine, "https://api.example.com"), through);
+        assert_eq!(proxy(&machine, "http://api.example.com"), None);
+        for local in [
+            "https://localhost:6443",
+            "https://127.0.0.1",
+            "https://[::1]:6443",
+        ] {
+            assert_eq!(proxy(&machine, local), None, "{local}");
+        }
+        for except in ["*", "example.com", ".example.com", "a, api.example.com,"] {
+            machine.set("NO_PROXY", except);
+            assert_eq!(proxy(&machine, "https://api.example.com"), None, "{except}");
+        }
+        machine.set("NO_PROXY", "10.0.0.0/8");
+        assert_eq!(proxy(&machine, "https://10.1.2.3:6443"), None);
+        assert_eq!(proxy(&machine, "https://11.1.2.3:6443"), through);
+        machine.set("https_proxy", "garbage::");
+        machine.file("home/.kube/config", &kubeconfig("https://11.1.2.3", ""));
+        let refused = machine.resolve(&Place::default()).unwrap_err();
+        assert!(refused.contains("HTTPS_PROXY must be a URL"), "{refused}");
+    }
+
+    #[test]
+    fn a_token_file_counts_more_than_a_token_and_nobody_is_somebody_too() {
+        let machine = Machine::new("user");
+        let users = |user: &str| {
+            let text =
+                kubeconfig("https://h", "") + &format!("users: [{{ name: u, user: {user} }}]\n");
+            machine.file("home/.kube/config", &text);
+            machine.resolve(&Place::default()).unwrap()
+        };
+        let both = users("{ token: t, tokenFile: relative }");
+        assert_eq!(
+            both.token_file,
+            Some(machine.dir.join("home/.kube/relative"))
+        );
+        assert!(both.config.auth_info.token.is_none());
+        let nobody = users("null");
+        assert!(nobody.token_file.is_none() && nobody.config.auth_info.token.is_none());
+    }
+}
