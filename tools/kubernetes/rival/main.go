@@ -2,8 +2,10 @@
 // believes, so that a test can let it compete with instances of this project for one Lease.
 //
 // Each line of its log says that it counted itself as the leader at some time between two moments, in
-// microseconds of the clock that all processes of the machine share: `leads <before> <after>`. Its input
-// takes one command, `stop`: it gives the Lease back and ends. If the input ends, it ends at once.
+// microseconds of the clock that all processes of the machine share: `leads <stretch> <before> <after>`. The
+// stretch is one more each time that it leads again: client-go has no fencing token. Its input takes one
+// command, `stop`: it gives the Lease back and ends. If the input ends, it ends at once. On its output it
+// tells what happens, in lines of JSON.
 package main
 
 import (
@@ -53,7 +55,7 @@ func main() {
 
 	var led leadership
 	go led.writeDown(out)
-	tell("running", "")
+	tell("started", "")
 	// An elector ends with its leadership: most programs do so, too, and are started again.
 	for ctx.Err() == nil {
 		elector := led.newElector(client)
@@ -61,6 +63,29 @@ func main() {
 		elector.Run(ctx)
 	}
 	tell("stopped", "")
+}
+
+// An elector that was stopped until it lost reads the Lease before it gives it back, but goes by who held it
+// before that: as of client-go 0.36 it takes the Lease away from the new leader. A careful user sees to it
+// that it gives back only its own.
+type ownLease struct {
+	resourcelock.LeaseLock
+	holder string
+}
+
+func (lock *ownLease) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	record, raw, err := lock.LeaseLock.Get(ctx)
+	if err == nil {
+		lock.holder = record.HolderIdentity
+	}
+	return record, raw, err
+}
+
+func (lock *ownLease) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	if record.HolderIdentity == "" && lock.holder != lock.Identity() {
+		return fmt.Errorf("the Lease belongs to %q now", lock.holder)
+	}
+	return lock.LeaseLock.Update(ctx, record)
 }
 
 // What client-go offers to careful users.
@@ -71,11 +96,11 @@ type leadership struct {
 
 func (led *leadership) newElector(client *kubernetes.Clientset) *leaderelection.LeaderElector {
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: &resourcelock.LeaseLock{
+		Lock: &ownLease{LeaseLock: resourcelock.LeaseLock{
 			LeaseMeta:  metav1.ObjectMeta{Namespace: *namespace, Name: *lease},
 			Client:     client.CoordinationV1(),
 			LockConfig: resourcelock.ResourceLockConfig{Identity: *identity},
-		},
+		}},
 		LeaseDuration:   *leaseDuration,
 		RenewDeadline:   *renewDeadline,
 		RetryPeriod:     *retryPeriod,
@@ -101,10 +126,16 @@ func (led *leadership) holds() bool {
 }
 
 func (led *leadership) writeDown(out *os.File) {
+	stretch, held := 0, false
 	for range time.Tick(2 * time.Millisecond) {
 		before := microseconds()
-		if led.holds() {
-			_, err := fmt.Fprintf(out, "leads %d %d\n", before, microseconds())
+		holds := led.holds()
+		if holds && !held {
+			stretch++
+		}
+		held = holds
+		if holds {
+			_, err := fmt.Fprintf(out, "leads %d %d %d\n", stretch, before, microseconds())
 			check(err)
 		}
 	}
