@@ -265,7 +265,11 @@ function request({
   const headers = {};
   if (token) headers.authorization = `Bearer ${token}`;
   const content = body === undefined || body === null ? undefined : textOf(body);
-  if (content !== undefined) headers["content-type"] = contentType ?? "application/json";
+  if (content !== undefined) {
+    headers["content-type"] = contentType ?? "application/json";
+    // A DELETE would be sent without its length, and its body read as the next request.
+    headers["content-length"] = Buffer.byteLength(content);
+  }
   return new Promise((resolve, reject) => {
     const asked = httpsRequest(url() + path, { method, headers, agent }, (response) => {
       let text = "";
