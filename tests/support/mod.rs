@@ -5,6 +5,7 @@
 mod kubernetes;
 mod proxy;
 mod server;
+mod standin;
 
 use std::env;
 use std::fs;
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 pub use kubernetes::{Kubernetes, User};
 pub use proxy::{Proxy, Scripted, Trouble};
 pub use server::{Kind, Server, free_port};
+pub use standin::{Answer, Client, Events, Fault, Request, StandIn};
 
 /// A directory that is deleted at the end.
 #[derive(Debug)]
