@@ -13,7 +13,7 @@ import { judge } from "./support/recorder.mjs";
 import { isMissing, KubernetesServer, serverProgram } from "./support/servers.mjs";
 
 const HANDOVERS = Number(process.env.WHENLEADER_RIVALRY_ROUNDS ?? 20);
-const FAULTS = Math.ceil(HANDOVERS / 5);
+const FAULTS = Math.ceil(HANDOVERS / 7);
 const LEASE = 3_000;
 const RETRY = 300;
 /** Long enough for a busy machine; a round that needs it has failed. */
@@ -108,6 +108,7 @@ class Match {
   contenders = new Set();
   /** Milliseconds from the command to the other side's leadership, by the kind of who takes over. */
   times = new Map();
+  outages = 0;
 
   constructor(folder, place) {
     this.folder = folder;
@@ -168,6 +169,18 @@ class Match {
     return [follower, await this.enter(leader.constructor)];
   }
 
+  /** The API server is away for longer than a lease: nobody leads then, and afterwards one of them does. */
+  async outage(leader, follower) {
+    const { server } = this.place;
+    const frozen = this.outages++ % 2 === 0;
+    await (frozen ? server.freeze() : server.kill());
+    await sleep(LEASE);
+    await this.until(() => !leader.leads && !follower.leads, "nobody leads without an API server");
+    await (frozen ? server.thaw() : server.restart());
+    await this.until(() => leader.leads || follower.leads, "somebody leads after an outage");
+    return leader.leads ? [leader, follower] : [follower, leader];
+  }
+
   async close() {
     for (const contender of this.contenders) {
       contender.signal("SIGCONT");
@@ -194,7 +207,7 @@ describe("rivalry", { concurrency: false }, () => {
     const namespace = await server.newNamespace();
     const token = await server.account(namespace, "candidates");
     const kubeconfig = await server.kubeconfig({ token });
-    const match = new Match(folder, { kubeconfig, namespace, lease: "leader" });
+    const match = new Match(folder, { server, kubeconfig, namespace, lease: "leader" });
     t.after(() => match.close());
 
     let leader = await match.enter(Ours);
@@ -205,6 +218,7 @@ describe("rivalry", { concurrency: false }, () => {
       ["handOver", HANDOVERS],
       ["freeze", FAULTS],
       ["kill", FAULTS],
+      ["outage", FAULTS],
     ]) {
       for (let i = 0; i < 2 * rounds; i++) {
         [leader, follower] = await match[step](leader, follower);

@@ -190,7 +190,7 @@ export class KubernetesServer {
   }
 
   /** A service account that may do with Leases what the verbs say. Returns a token of it. */
-  async account(namespace, name, verbs = ["get", "create", "update"]) {
+  async account(namespace, name, verbs = ["get", "create", "update", "watch"]) {
     const rules = [{ apiGroups: ["coordination.k8s.io"], resources: ["leases"], verbs }];
     return (await this.#ask("account", { namespace, name, rules })).token;
   }
