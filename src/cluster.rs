@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 
-use crate::backend::kubernetes::access::Place;
+use crate::backend::kubernetes::access::{Place, Pod};
 use crate::backend::kubernetes::{self, KubernetesOptions};
 use crate::backend::{self, Backend, BackendError, StoreOptions, UNSUITABLE, without_password};
 use crate::campaign::{Campaign, Command, Event, PreparedStore, Tell};
@@ -278,6 +278,7 @@ fn open_backend(config: &Config, clock: &Arc<dyn Clock>) -> Result<Arc<dyn Backe
                 lease: config.timing.lease(),
                 election: config.election.clone(),
                 pod_labels: *pod_labels,
+                pod: Pod::of_environment(),
             };
             kubernetes::open(options, clock.clone()).map_err(|bad| {
                 let shown = namespace.as_deref().unwrap_or_default();

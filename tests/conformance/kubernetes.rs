@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use whenleader::backend::Backend;
-use whenleader::backend::kubernetes::{self, KubernetesOptions, access::Place};
+use whenleader::backend::kubernetes::{
+    self, KubernetesOptions,
+    access::{Place, Pod},
+};
 use whenleader::clock::SystemClock;
 use whenleader::lease::ElectionName;
 
@@ -35,6 +38,7 @@ fn options(kubeconfig: PathBuf, namespace: &str) -> KubernetesOptions {
         lease: Duration::from_secs(15),
         election: name("leader"),
         pod_labels: false,
+        pod: Pod::default(),
     }
 }
 
@@ -70,17 +74,17 @@ impl Fresh {
     }
 
     async fn patch(&self, election: &str, patch: &Value) {
-        let path = path(&self.namespace, election);
+        let place = path(&self.namespace, election);
         let (status, answer) = self
             .server
-            .request("PATCH", &path, MERGE_PATCH, patch)
+            .request("PATCH", &place, MERGE_PATCH, patch)
             .await;
         assert_eq!(status, 200, "{answer}");
     }
 
     async fn lease(&self, election: &str) -> Value {
-        let path = path(&self.namespace, election);
-        let (status, lease) = self.server.request("GET", &path, JSON, &Value::Null).await;
+        let place = path(&self.namespace, election);
+        let (status, lease) = self.server.request("GET", &place, JSON, &Value::Null).await;
         assert_eq!(status, 200, "{lease}");
         lease
     }
@@ -113,10 +117,10 @@ impl Fixture for Fresh {
     }
 
     async fn forget(&self, election: &ElectionName) {
-        let path = path(&self.namespace, election.as_str());
+        let place = path(&self.namespace, election.as_str());
         let (status, answer) = self
             .server
-            .request("DELETE", &path, JSON, &Value::Null)
+            .request("DELETE", &place, JSON, &Value::Null)
             .await;
         assert_eq!(status, 200, "{answer}");
     }
@@ -140,7 +144,7 @@ mod alone {
     use whenleader::lease::FailureKind::{Fatal, Transient};
     use whenleader::lease::{Hint, Outcome};
 
-    use super::{Fresh, JSON, lease_rules, open, options, path};
+    use super::{Fresh, JSON, Pod, lease_rules, open, options, path};
     use crate::suite::{Client, Fixture, LONG, SHORT, denied, held, leading, name, owner};
     use crate::support::{Kubernetes, Proxy, TempDir, Trouble, User, eventually};
 
@@ -797,6 +801,61 @@ mod alone {
         assert_eq!(leader, Some(leading(&a, token)));
         assert!(a.release(&election, token).await);
         hearing.until("Free", |hint| hint == Hint::Free).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_pod_is_labelled_with_its_role_if_that_is_wanted_and_allowed() {
+        let Some(store) = Fresh::start("a_pod_is_labelled").await else {
+            return;
+        };
+        let (server, namespace) = (store.server, &store.namespace);
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": { "name": "pod-0", "labels": { "app": "shop" } },
+            "spec": { "containers": [{ "name": "c", "image": "i" }] },
+        });
+        let pods = format!("/api/v1/namespaces/{namespace}/pods");
+        let (status, answer) = server.request("POST", &pods, JSON, &pod).await;
+        assert_eq!(status, 201, "{answer}");
+        let role = async || {
+            let place = format!("{pods}/pod-0");
+            let (_, pod) = server.request("GET", &place, JSON, &Value::Null).await;
+            let labels = &pod["metadata"]["labels"];
+            assert_eq!(labels["app"], "shop");
+            labels["whenleader/role"].as_str().map(str::to_owned)
+        };
+        let becomes = async |wanted: &str| {
+            eventually(wanted, async || {
+                (role().await.as_deref() == Some(wanted)).then_some(())
+            })
+            .await;
+        };
+        let mut wanted = store.options();
+        wanted.pod_labels = true;
+        // Without the right it does not start, and without a name neither.
+        let named = |pod: &str| Pod::new(Some(pod.into()), Some(namespace.clone()));
+        wanted.pod = named("pod-0");
+        let error = refused(wanted.clone()).await;
+        assert!(error.message.contains("may not patch pods"), "{error}");
+        assert!(error.message.contains(r#"apiGroups: [""]"#), "{error}");
+        wanted.place.config = Some(server.admin.clone());
+        wanted.pod = Pod::new(None, None);
+        let error = refused(wanted.clone()).await;
+        assert!(error.message.contains("POD_NAME"), "{error}");
+
+        wanted.pod = named("pod-0");
+        let client = client(wanted, "a").await;
+        let (ours, other) = (name("leader"), name("other"));
+        assert_eq!(role().await, None);
+        client.backend.tell_role(&ours, false);
+        becomes("follower").await;
+        client.backend.tell_role(&ours, true);
+        becomes("leader").await;
+        client.backend.tell_role(&other, false);
+        client.backend.tell_role(&ours, false);
+        // Whoever stops waits for it.
+        client.backend.close().await;
+        assert_eq!(role().await.as_deref(), Some("follower"));
     }
 
     #[tokio::test]

@@ -32,6 +32,30 @@ pub struct Place {
     pub namespace: Option<String>,
 }
 
+/// The pod that this process runs in, as far as it is known.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Pod {
+    pub name: Option<String>,
+    pub namespace: Option<String>,
+}
+
+impl Pod {
+    pub fn new(name: Option<String>, namespace: Option<String>) -> Self {
+        Self { name, namespace }
+    }
+
+    /// As the downward API or the system tell it.
+    pub fn of_environment() -> Self {
+        let var = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let file = || std::fs::read_to_string(Path::new(SERVICE_ACCOUNT).join("namespace")).ok();
+        let namespace = var("POD_NAMESPACE").or_else(file);
+        Self {
+            name: var("POD_NAME").or_else(|| var("HOSTNAME")),
+            namespace: namespace.map(|name| name.trim().to_owned()),
+        }
+    }
+}
+
 /// How the cluster is reached.
 #[derive(Debug)]
 pub(super) struct Access {

@@ -2,8 +2,6 @@
 //!
 //! A label follows the election and proves nothing: it is late by a request, and a pod that died keeps it.
 
-use std::env;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +10,7 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use super::access::{SERVICE_ACCOUNT, check_namespace, is_label};
+use super::access::{Pod, is_label};
 use super::api::{Api, Asked};
 use super::failure::{Right, failure};
 use super::{BackendError, MERGE_PATCH};
@@ -28,7 +26,7 @@ const LAST_WORD: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) struct Labels {
     api: Arc<Api>,
-    pod: Option<String>,
+    pod: Pod,
     /// Whether this instance leads; `None`: nobody has said.
     wanted: watch::Sender<Option<bool>>,
     written: watch::Sender<Option<bool>>,
@@ -36,20 +34,19 @@ pub(super) struct Labels {
 }
 
 impl Labels {
-    pub fn new(api: Arc<Api>) -> Self {
-        let name = |variable| env::var(variable).ok().filter(|name| !name.is_empty());
+    pub fn new(api: Arc<Api>, pod: Pod) -> Self {
         Self {
             api,
-            pod: name("POD_NAME").or_else(|| name("HOSTNAME")),
+            pod,
             wanted: watch::channel(None).0,
             written: watch::channel(None).0,
             task: std::sync::Once::new(),
         }
     }
 
-    /// Whether the pod is there and can be known.
+    /// Whether the pod is known.
     pub fn check(&self) -> Result<(), BackendError> {
-        match &self.pod {
+        match &self.pod.name {
             Some(pod) if pod.split('.').all(is_label) => Ok(()),
             pod => Err(BackendError::fatal(
                 UNSUITABLE,
@@ -60,13 +57,22 @@ impl Labels {
         }
     }
 
+    pub fn pod(&self) -> Option<&str> {
+        self.pod.name.as_deref()
+    }
+
+    /// Where the pod is, if that is known.
+    pub fn namespace(&self) -> Option<&str> {
+        self.pod.namespace.as_deref()
+    }
+
     /// Returns at once; the label follows.
     pub fn set(&self, leads: bool) {
         self.wanted.send_replace(Some(leads));
         self.task.call_once(|| {
             tokio::spawn(follow(
                 Arc::clone(&self.api),
-                self.pod.clone().unwrap_or_default(),
+                self.pod.clone(),
                 self.wanted.subscribe(),
                 self.written.clone(),
             ));
@@ -84,7 +90,7 @@ impl Labels {
 /// Ends when the labels are dropped.
 async fn follow(
     api: Arc<Api>,
-    pod: String,
+    pod: Pod,
     mut wanted: watch::Receiver<Option<bool>>,
     written: watch::Sender<Option<bool>>,
 ) {
@@ -107,7 +113,7 @@ async fn follow(
             }
             Err(error) => {
                 if !std::mem::replace(&mut told, true) {
-                    tracing::warn!(pod, "the pod's label does not say its role: {error}");
+                    tracing::warn!("the pod's label does not say its role: {error}");
                 }
                 tokio::select! {
                     () = sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
@@ -118,11 +124,13 @@ async fn follow(
     }
 }
 
-async fn write(api: &Api, pod: &str, leads: bool) -> Result<(), BackendError> {
+async fn write(api: &Api, pod: &Pod, leads: bool) -> Result<(), BackendError> {
     let role = if leads { "leader" } else { "follower" };
     let patch = json!({ "metadata": { "labels": { LABEL: role } } });
-    let namespace = &api.find_target().await?.namespace;
-    let namespace = namespace_of_pod().unwrap_or_else(|| namespace.clone());
+    let leases = &api.find_target().await?.namespace;
+    // Leases may lie in another namespace.
+    let namespace = pod.namespace.as_ref().unwrap_or(leases);
+    let pod = pod.name.as_deref().unwrap_or_default();
     let asked = Asked {
         method: Method::PATCH,
         path: format!("/api/v1/namespaces/{namespace}/pods/{pod}"),
@@ -137,14 +145,6 @@ async fn write(api: &Api, pod: &str, leads: bool) -> Result<(), BackendError> {
             "no-pod",
             format!("there is no pod {pod} in namespace {namespace}"),
         )),
-        _ => Err(failure(&answer, &asked, &namespace)),
+        _ => Err(failure(&answer, &asked, namespace)),
     }
-}
-
-/// Leases may lie in another namespace.
-fn namespace_of_pod() -> Option<String> {
-    let file = || std::fs::read_to_string(Path::new(SERVICE_ACCOUNT).join("namespace")).ok();
-    let name = env::var("POD_NAMESPACE").ok().or_else(file)?;
-    let name = name.trim();
-    check_namespace(name).ok().map(|()| name.to_owned())
 }

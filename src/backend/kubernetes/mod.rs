@@ -25,7 +25,7 @@ use futures_util::future::join_all;
 use http::Method;
 use serde_json::{Value, json};
 
-use self::access::{Place, check_namespace, is_label};
+use self::access::{Place, Pod, check_namespace, is_label};
 use self::api::{Answer, Api, Asked};
 use self::failure::{Right, failure, missing, rules, unless_read};
 use self::labels::Labels;
@@ -53,6 +53,7 @@ pub struct KubernetesOptions {
     pub election: ElectionName,
     /// Whether this pod is labelled with its role.
     pub pod_labels: bool,
+    pub pod: Pod,
 }
 
 /// See the module's description.
@@ -82,7 +83,9 @@ pub fn open(
     }
     let api = Api::new(options.place, options.timeout, options.lease);
     let api = Arc::new(api);
-    let labels = options.pod_labels.then(|| Labels::new(Arc::clone(&api)));
+    let labels = options
+        .pod_labels
+        .then(|| Labels::new(Arc::clone(&api), options.pod));
     Ok(Arc::new(Kubernetes {
         leases: Observed::new(Leases { api }, clock),
         election: options.election,
@@ -122,17 +125,13 @@ impl Backend for Kubernetes {
 
     async fn prepare(&self) -> Result<(), BackendError> {
         let namespace = &self.api().find_target().await?.namespace;
-        let mut needed = ["get", "update", "create", "watch"]
-            .map(Right::on_leases)
-            .to_vec();
-        if let Some(labels) = &self.labels {
-            labels.check()?;
-            needed.push(Right::on_pods("patch"));
-        }
-        let allowed = join_all(needed.iter().map(|right| self.may(*right, namespace))).await;
-        let mut lacking: Vec<_> = needed.into_iter().zip(allowed).collect();
-        lacking.retain(|(_, allowed)| *allowed == Some(false));
-        let mut lacking: Vec<_> = lacking.into_iter().map(|(right, _)| right).collect();
+        let needed = ["get", "update", "create", "watch"].map(Right::on_leases);
+        let allowed = join_all(needed.map(|right| self.may(right, namespace))).await;
+        let mut lacking: Vec<_> = needed
+            .into_iter()
+            .zip(allowed)
+            .filter_map(|(right, allowed)| (allowed == Some(false)).then_some(right))
+            .collect();
 
         let watch = Right::on_leases("watch");
         let may_watch = !lacking.contains(&watch);
@@ -151,7 +150,16 @@ impl Backend for Kubernetes {
         if !may_watch {
             tell_of_polling(namespace);
         }
-        Ok(())
+        let Some(labels) = &self.labels else {
+            return Ok(());
+        };
+        labels.check()?;
+        let namespace = labels.namespace().unwrap_or(namespace);
+        let patch = Right::on_pods("patch");
+        match self.may(patch, namespace).await {
+            Some(false) => Err(missing(&[patch], namespace)),
+            _ => Ok(()),
+        }
     }
 
     async fn attempt(&self, attempt: &Attempt<'_>) -> Result<Outcome, BackendError> {
@@ -217,8 +225,12 @@ impl Kubernetes {
 
     /// `None`: the API server does not tell.
     async fn may(&self, right: Right, namespace: &str) -> Option<bool> {
-        let named =
-            (right.resource == "leases" && right.verb != "create").then(|| self.election.as_str());
+        // Of what is made nobody knows the name beforehand.
+        let named = match (right.resource, right.verb) {
+            (_, "create") => None,
+            ("pods", _) => self.labels.as_ref().and_then(Labels::pod),
+            _ => Some(self.election.as_str()),
+        };
         let review = json!({
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SelfSubjectAccessReview",

@@ -222,6 +222,7 @@ fn micro_time(moment: Timestamp) -> String {
 mod tests {
     use super::*;
 
+    #[allow(clippy::needless_pass_by_value)]
     fn lease(spec: Value) -> Lease {
         let metadata = json!({ "name": "leader", "resourceVersion": "7", "uid": "u" });
         Lease::new(json!({ "kind": "Lease", "metadata": metadata, "spec": spec })).unwrap()
