@@ -141,7 +141,7 @@ pub const ENDS: [Step; 4] = [
 
 /// What else is easily got wrong.
 #[rustfmt::skip]
-pub const TRAPS: [Step; 30] = [
+pub const TRAPS: [Step; 33] = [
     Step("update of an absent one that is named by its uid", Admin, "PUT {leases}/trap",
         (JSON, r#"{"metadata":{"name":"trap","uid":"0625a8d4-913d-4c45-bf4d-48a56f9470ba"},"spec":{}}"#), 409, "Conflict"),
     Step("update without the right to create", Updater, "PUT {leases}/trap",
@@ -150,6 +150,12 @@ pub const TRAPS: [Step; 30] = [
         (JSON, r#"{"metadata":{"name":"trap"},"spec":{"holderIdentity":"a",{rest}}}"#), 201, "Lease"),
     Step("update that changes nothing", Admin, "PUT {leases}/trap",
         (JSON, r#"{"metadata":{"name":"trap","resourceVersion":"{rv:trap}"},"spec":{"holderIdentity":"a",{rest}}}"#), 200, "Lease"),
+    Step("merge patch of a bad time", Admin, "PATCH {leases}/trap",
+        (MERGE, r#"{"spec":{"renewTime":"yesterday"}}"#), 422, "Invalid"),
+    Step("annotation with a bad key", Admin, "POST {leases}",
+        (JSON, r#"{"metadata":{"name":"bad","annotations":{"bad key":"x"}},"spec":{}}"#), 422, "Invalid"),
+    Step("label with a bad value on a lease", Admin, "POST {leases}",
+        (JSON, r#"{"metadata":{"name":"bad","labels":{"a":"a b"}},"spec":{}}"#), 422, "Invalid"),
     Step("update of another uid", Admin, "PUT {leases}/trap",
         (JSON, r#"{"metadata":{"name":"trap","uid":"bad","resourceVersion":"{rv:trap}"},"spec":{}}"#), 409, "Conflict"),
     Step("update of its uid", Admin, "PUT {leases}/trap",
@@ -196,6 +202,29 @@ pub const TRAPS: [Step; 30] = [
     Step("the namespace is deleted", Admin, "DELETE /api/v1/namespaces/{ns}", (JSON, ""), 200, "Namespace"),
     Step("create in a namespace that ends", Admin, "POST {leases}",
         (JSON, r#"{"metadata":{"name":"late"},"spec":{"holderIdentity":"a",{rest}}}"#), 403, "Forbidden"),
+];
+
+/// A pod and its labels.
+#[rustfmt::skip]
+pub const PODS: [Step; 9] = [
+    Step("pod", Admin, "POST /api/v1/namespaces/{ns}/pods",
+        (JSON, r#"{"metadata":{"name":"pod"},"spec":{"containers":[{"name":"a","image":"b"}]}}"#), 201, "Pod"),
+    Step("merge of a label", Admin, "PATCH /api/v1/namespaces/{ns}/pods/pod",
+        (MERGE, r#"{"metadata":{"labels":{"example.com/role":"leader"}}}"#), 200, "Pod"),
+    Step("the same label again", Admin, "PATCH /api/v1/namespaces/{ns}/pods/pod",
+        (MERGE, r#"{"metadata":{"labels":{"example.com/role":"leader"}}}"#), 200, "Pod"),
+    Step("strategic merge of a label", Admin, "PATCH /api/v1/namespaces/{ns}/pods/pod",
+        (STRATEGIC, r#"{"metadata":{"labels":{"example.com/other":"a"}}}"#), 200, "Pod"),
+    Step("removal of a label", Admin, "PATCH /api/v1/namespaces/{ns}/pods/pod",
+        (MERGE, r#"{"metadata":{"labels":{"example.com/role":null}}}"#), 200, "Pod"),
+    Step("label of an absent pod", Admin, "PATCH /api/v1/namespaces/{ns}/pods/absent",
+        (MERGE, r#"{"metadata":{"labels":{"example.com/role":"leader"}}}"#), 404, "NotFound"),
+    Step("label that is no string", Admin, "PATCH /api/v1/namespaces/{ns}/pods/pod",
+        (MERGE, r#"{"metadata":{"labels":{"example.com/role":5}}}"#), 422, "Invalid"),
+    Step("label with a bad value", Admin, "PATCH /api/v1/namespaces/{ns}/pods/pod",
+        (MERGE, r#"{"metadata":{"labels":{"example.com/role":"a b"}}}"#), 422, "Invalid"),
+    Step("label without the right", Elector, "PATCH /api/v1/namespaces/{ns}/pods/pod",
+        (MERGE, r#"{"metadata":{"labels":{"example.com/role":"leader"}}}"#), 403, "Forbidden"),
 ];
 
 /// Values of a spec, one by one, and how each is answered.

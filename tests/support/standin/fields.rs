@@ -25,17 +25,11 @@ fn leaves(object: &Value) -> BTreeMap<Path, Value> {
     {
         leaves.insert(vec![name.clone()], value.clone());
     }
-    // What the server itself puts into a namespace has no manager.
-    let spec = if object["kind"] == "Namespace" {
-        ""
-    } else {
-        "spec"
-    };
-    let places = [
-        vec![spec],
-        vec!["metadata", "labels"],
-        vec!["metadata", "annotations"],
-    ];
+    let mut places = vec![vec!["metadata", "labels"], vec!["metadata", "annotations"]];
+    // A namespace's spec is the server's own, and a pod's is of no interest here.
+    if object["kind"] != "Namespace" && object["kind"] != "Pod" {
+        places.push(vec!["spec"]);
+    }
     for place in places {
         let found = place.iter().try_fold(object, |value, key| value.get(key));
         for (name, value) in found.and_then(Value::as_object).into_iter().flatten() {

@@ -121,6 +121,37 @@ pub fn faults(lease: &Value) -> Vec<Cause> {
     causes
 }
 
+/// What is wrong with labels and with the keys of annotations.
+pub fn label_faults(metadata: &Value) -> Vec<Cause> {
+    const VALUE: &str = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
+    const KEY: &str = "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
+    let mut causes = Vec::new();
+    for field in ["labels", "annotations"] {
+        let place = format!("metadata.{field}");
+        for (key, value) in metadata[field].as_object().into_iter().flatten() {
+            let name = key.rsplit('/').next().unwrap_or(key);
+            if !is_qualified(name) {
+                causes.push(Cause::invalid(&place, json!(key), KEY));
+            }
+            let text = value.as_str().unwrap_or_default();
+            if field == "labels" && !text.is_empty() && !is_qualified(text) {
+                causes.push(Cause::invalid(&place, value, VALUE));
+            }
+        }
+    }
+    causes
+}
+
+fn is_qualified(text: &str) -> bool {
+    let plain = |letter: char| letter.is_ascii_alphanumeric();
+    text.starts_with(plain)
+        && text.ends_with(plain)
+        && text
+            .chars()
+            .all(|letter| plain(letter) || "-_.".contains(letter))
+        && text.len() <= 63
+}
+
 /// What is wrong with a name, by RFC 1123.
 pub fn name_faults(name: &str) -> Vec<Cause> {
     const RULE: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";

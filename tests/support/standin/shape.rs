@@ -192,6 +192,7 @@ pub fn examine(target: &Target, object: &Value) -> Result<(), Answer> {
     } else {
         lease::name_faults(name)
     };
+    causes.extend(lease::label_faults(&object["metadata"]));
     if target.resource == "leases" {
         causes.extend(lease::faults(object));
     }

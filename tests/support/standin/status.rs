@@ -182,6 +182,14 @@ pub fn bad_options(kind: &str, cause: &Cause) -> Answer {
     Answer::json(422, &failure(422, "Invalid", &message, Some(details)))
 }
 
+/// What cannot be read after a patch.
+pub fn bad_patch(object: &Value) -> Answer {
+    let cause = Cause::invalid("patch", json!(object.to_string()), "it cannot be read");
+    let message = format!(" \"\" is invalid: patch: {}", cause.message);
+    let details = json!({ "causes": [cause.json()] });
+    Answer::json(422, &failure(422, "Invalid", &message, Some(details)))
+}
+
 /// Somebody has seen a later world than this one.
 pub fn too_large(asked: u64, current: u64) -> Answer {
     let message = format!("Timeout: Too large resource version: {asked}, current: {current}");

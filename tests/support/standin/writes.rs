@@ -196,7 +196,8 @@ impl Api {
             return Err(status::invalid(target, target.kind, &[cause]));
         }
         self.check_version(target, &new, false)?;
-        let new = shape(target, &new, Some(&old))?;
+        // The patch is blamed for what cannot be read after it.
+        let new = shape(target, &new, Some(&old)).map_err(|_| status::bad_patch(&new))?;
         let written = self.replace(target, &old, new, request.manager())?;
         Ok(Answer::json(200, &written))
     }
