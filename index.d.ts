@@ -226,8 +226,9 @@ export interface Cluster extends EventEmitter<ClusterEvents> {
 /**
  * Starts the cluster of this process. Not needed if the configuration lies where it is looked for.
  *
- * @param config An object such as `{ cluster: { type: "StoreCluster", store: "redis://127.0.0.1:6379" } }`. Left
- *   out: what is looked for. `${NAME}` in a string is taken from the environment.
+ * @param config The parameters of a cluster ({@link ClusterConfig}), as they are or in one of the forms that a
+ *   file has: `{ cluster: { ... } }`, or `{ services: { ... } }` as in Webda. Left out: what is looked for.
+ *   `${NAME}` in a string is taken from the environment.
  * @returns What {@link useCluster} gives. Resolves when the store answered, or when it is merely away for now
  *   (then `error` tells it); this instance need not lead yet.
  *
@@ -237,7 +238,184 @@ export interface Cluster extends EventEmitter<ClusterEvents> {
  * tells what counts, and keeps health probes from it). With a {@link LoadError} if the native part cannot be
  * loaded. With an {@link ElectionError} of the code `WHENLEADER_STORE` if the store refuses for good.
  */
-export function startCluster(config?: object, options?: StartOptions): Promise<Cluster>;
+export function startCluster(
+  config?: ClusterConfig | { cluster: ClusterConfig } | object,
+  options?: StartOptions,
+): Promise<Cluster>;
+
+/**
+ * What a configuration may say. Every bad value, and every name that is not known, is refused at start with a
+ * {@link ConfigError}.
+ */
+export type ClusterConfig = StoreClusterConfig | KubernetesClusterConfig | LocalClusterConfig;
+
+/** With or without what Webda puts around a name: `Webda/StoreClusterService` is `StoreCluster`. */
+export type TypeName<Name extends string> = `${"Webda/" | ""}${Name}${"Service" | ""}`;
+
+/** Instances elect through a store. */
+export interface StoreClusterConfig extends CommonConfig {
+  type?: TypeName<"StoreCluster">;
+
+  /**
+   * The store: `file:<directory>`, or a URL such as `redis://:${REDIS_PASSWORD}@redis.internal:6379`.
+   *
+   * @default "file:.whenleader" beside the configuration file
+   */
+  store?: string;
+
+  /**
+   * Redis: how many replicas must have a write before it counts.
+   *
+   * @default none
+   */
+  minReplicas?: number;
+}
+
+/**
+ * Pods elect through a Lease of their Kubernetes cluster. They need the rights to get, create and update Leases of
+ * its namespace; with the right to watch, a hand-over takes milliseconds, and without it until the next attempt.
+ */
+export interface KubernetesClusterConfig extends CommonConfig {
+  type: TypeName<"KubernetesCluster">;
+
+  /**
+   * Where the Leases lie.
+   *
+   * @default the environment variable POD_NAMESPACE, else the namespace of the kubeconfig's context or of the pod's
+   * service account, else "default"
+   */
+  namespace?: string;
+
+  /**
+   * The path of a kubeconfig; a relative one starts at the configuration file.
+   *
+   * @default the files that the environment variable KUBECONFIG lists, else the pod's service account, else
+   * ~/.kube/config
+   */
+  config?: string;
+
+  /**
+   * The context of the kubeconfig. Where it is given, the pod's service account does not count.
+   *
+   * @default the kubeconfig's current-context
+   */
+  context?: string;
+
+  /**
+   * Milliseconds that one operation may wait for the API server, with all that is tried again within it: 100 up to the
+   * time that a leader trusts its lease.
+   *
+   * @default renewInterval
+   */
+  timeout?: number;
+
+  /**
+   * Labels this process's pod `whenleader/role=leader` or `follower`, so that a Service can select the leader of the
+   * election {@link CommonConfig.leaseName | leaseName}. It needs the right to patch pods, and the pod's name in the
+   * environment variable POD_NAME, else HOSTNAME. A label is late by a moment: who answers for the leader asks
+   * {@link Cluster.isLeader} first.
+   *
+   * @default false
+   */
+  podLabels?: boolean;
+}
+
+/** One instance, which always leads. What a process without a configuration has. */
+export interface LocalClusterConfig extends CommonConfig {
+  type: TypeName<"LocalCluster">;
+}
+
+/** What every cluster may be given. Durations are milliseconds. */
+export interface CommonConfig {
+  /**
+   * How long a lease is valid without renewal: at most a day. On Kubernetes at least 1000, and written in whole seconds,
+   * rounded up.
+   *
+   * @default 15000
+   */
+  leaseDuration?: number;
+
+  /**
+   * The time between two attempts, at least 50. A third of `leaseDuration` is usual.
+   *
+   * @default 5000
+   */
+  renewInterval?: number;
+
+  /**
+   * The default election. Applications that share a store, or a namespace of Kubernetes, need names of their own.
+   * On Kubernetes it is the name of the Lease: lower-case letters, digits, `-` and `.`.
+   *
+   * @default "leader"
+   */
+  leaseName?: string;
+
+  /**
+   * Unique per process.
+   *
+   * @default "<HOSTNAME or hostname()>-<pid>-<random>"
+   */
+  instanceId?: string;
+
+  /**
+   * `false`: this instance never leads, and only watches who does.
+   *
+   * @default true
+   */
+  candidate?: boolean;
+
+  /**
+   * What a failed renewal does: end the term at once, or go on trying until its deadline.
+   *
+   * @default "stepDown"
+   */
+  onRenewError?: "stepDown" | "retry";
+
+  /**
+   * How long a leader trusts its last renewal: at most `leaseDuration - max(250, 1 %)`.
+   *
+   * @default min((leaseDuration + renewInterval) / 2, leaseDuration - max(250, 1 %))
+   */
+  leadLimit?: number;
+
+  /**
+   * What callbacks that outlive a lost lease do: a warning, or the end of the process with code 70.
+   *
+   * @default "warn"
+   */
+  onOverrun?: "warn" | "exit";
+
+  /**
+   * How long a stop waits for callbacks. In a pod, terminationGracePeriodSeconds must be longer.
+   *
+   * @default leaseDuration
+   */
+  stopTimeout?: number;
+
+  /**
+   * An event loop that did not turn for so long gives the leadership up; 0: it never does.
+   *
+   * @default 4 * leaseDuration
+   */
+  stallTimeout?: number;
+
+  /**
+   * Stop by itself on SIGTERM and SIGINT, if the application has no listener of its own.
+   *
+   * @default true
+   */
+  signals?: boolean;
+
+  /**
+   * Keep the process alive as long as the cluster runs.
+   *
+   * @default false
+   */
+  keepAlive?: boolean;
+
+  /** Where to log; only in JavaScript, since JSON has no place for it. */
+  logger?: Logger;
+}
 
 export interface StartOptions {
   /**
@@ -330,8 +508,8 @@ export interface ElectionError extends Error {
     | "WHENLEADER_STOPPED";
   readonly election: string | undefined;
   /**
-   * A word for programs. Of `WHENLEADER_STORE`: `unreachable`, `timeout`, `refused`, `read-only`, ... tell what
-   * the store did; `token-went-back` that it forgot what it had been told (its data was lost or replaced);
+   * A word for programs. Of `WHENLEADER_STORE`: `unreachable`, `timeout`, `refused`, `read-only`, `overloaded`, ... tell
+   * what the store did; `token-went-back` that it forgot what it had been told (its data was lost or replaced);
    * `id-shared` that another instance has the same `instanceId`; `campaign-died` that this instance's part in the
    * election failed and was begun again; `config` that a configuration that was found cannot be used, and `cause`
    * is the {@link ConfigError}.
