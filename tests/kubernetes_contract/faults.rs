@@ -229,6 +229,13 @@ async fn odd_objects_are_served_as_they_are() {
     assert_ne!(touched["metadata"]["resourceVersion"], version);
     touched["metadata"]["resourceVersion"] = version;
     assert_eq!(touched, lease);
+    // Who reads, changes and puts back has written.
+    server.set_lease("default", "leader", &lease);
+    let again = server.lease("default", "leader").unwrap();
+    assert_ne!(
+        again["metadata"]["resourceVersion"],
+        lease["metadata"]["resourceVersion"]
+    );
     assert!(server.delete_lease("default", "leader"));
     assert!(!server.delete_lease("default", "leader"));
 }

@@ -169,24 +169,28 @@ impl StandIn {
 
     // What is there.
 
-    /// Puts a Lease there whatever it holds. What its metadata lacks is added.
+    /// Puts a Lease there whatever it holds. What its metadata lacks is added, and it gets a new
+    /// resourceVersion, unless it brings one that is no number.
     pub fn set_lease(&self, namespace: &str, name: &str, lease: &Value) {
         let key = Target::lease(namespace, name).key();
         let mut api = self.shared.api();
-        let old = api
-            .store
-            .get(&key)
-            .map(|stored| stored.object["metadata"].clone());
-        let given = lease["metadata"].as_object().cloned().unwrap_or_default();
+        let old = api.store.get(&key);
+        let old = old.map_or(Value::Null, |stored| stored.object["metadata"].clone());
+        let kept = |field: &str| Some(old[field].clone()).filter(|value| !value.is_null());
         let mut metadata = json!({
             "name": name,
             "namespace": namespace,
-            "uid": old.map_or_else(shape::uid, |old| old["uid"].clone()),
+            "uid": kept("uid").unwrap_or_else(shape::uid),
             "resourceVersion": (api.store.revision + 1).to_string(),
-            "creationTimestamp": time::seconds(),
+            "creationTimestamp": kept("creationTimestamp").unwrap_or_else(|| json!(time::seconds())),
         });
-        for (field, value) in given {
-            metadata[field] = value;
+        for (field, value) in lease["metadata"].as_object().into_iter().flatten() {
+            let number = value
+                .as_str()
+                .is_some_and(|text| text.parse::<u64>().is_ok());
+            if field != "resourceVersion" || !number {
+                metadata[field] = value.clone();
+            }
         }
         let mut whole = json!({ "kind": "Lease", "apiVersion": "coordination.k8s.io/v1" });
         whole["metadata"] = metadata;
