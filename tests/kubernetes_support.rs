@@ -171,3 +171,20 @@ async fn a_server_ends_with_its_value_and_its_folder_too() {
     drop(server);
     assert!(!ports.iter().any(connects) && !folder.exists());
 }
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_server_ends_even_where_nobody_is_left_to_end_it() {
+    let Some(server) = Kubernetes::own("the end of a launcher", &[]) else {
+        return;
+    };
+    let (port, folder) = (server.port, server.ca.parent().unwrap().to_owned());
+    server.kill_launcher();
+    eventually("the server has ended", async || {
+        std::net::TcpStream::connect(("127.0.0.1", port))
+            .is_err()
+            .then_some(())
+    })
+    .await;
+    std::fs::remove_dir_all(folder).unwrap();
+}

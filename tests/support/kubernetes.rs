@@ -160,6 +160,11 @@ impl Kubernetes {
         (status, told["body"].take())
     }
 
+    /// The program that runs the server dies, and cannot end it itself.
+    pub fn kill_launcher(mut self) {
+        self.launcher.child.kill().unwrap();
+    }
+
     /// A new kubeconfig file. `server` is another address of this one, such as a proxy's.
     pub async fn kubeconfig(&self, user: &User, server: Option<&str>) -> PathBuf {
         let mut asked = match user {
