@@ -27,7 +27,7 @@ pub struct Fresh {
 }
 
 /// What a cluster is opened with, for changes.
-fn options(kubeconfig: PathBuf, namespace: &str) -> KubernetesOptions {
+pub fn options(kubeconfig: PathBuf, namespace: &str) -> KubernetesOptions {
     KubernetesOptions {
         place: Place {
             config: Some(kubeconfig),
@@ -42,7 +42,7 @@ fn options(kubeconfig: PathBuf, namespace: &str) -> KubernetesOptions {
     }
 }
 
-fn open(options: KubernetesOptions) -> Arc<dyn Backend> {
+pub fn open(options: KubernetesOptions) -> Arc<dyn Backend> {
     kubernetes::open(options, Arc::new(SystemClock)).expect("good options")
 }
 

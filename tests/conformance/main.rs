@@ -10,4 +10,5 @@ mod suite;
 
 mod file;
 mod kubernetes;
+mod kubernetes_faults;
 mod redis;

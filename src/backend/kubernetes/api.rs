@@ -56,6 +56,12 @@ impl Answer {
         }
     }
 
+    /// Whether the server's Status gives this reason in its details.
+    pub fn has_cause(&self, reason: &str) -> bool {
+        let causes = self.body["details"]["causes"].as_array();
+        causes.is_some_and(|causes| causes.iter().any(|cause| cause["reason"] == reason))
+    }
+
     fn wants_a_pause(&self) -> bool {
         self.status == 429 || (self.status == 503 && self.retry_after.is_some())
     }

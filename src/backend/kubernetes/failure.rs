@@ -82,6 +82,10 @@ pub(super) fn failure(answer: &Answer, asked: &Asked<'_>, namespace: &str) -> Ba
             "refused",
             format!("the API server does not accept the credentials: {said}"),
         ),
+        403 if answer.has_cause("NamespaceTerminating") => BackendError::transient(
+            "no-namespace",
+            format!("{said}: it is waited for until it is made again"),
+        ),
         403 => {
             let mut error = missing(&[asked.right], namespace);
             let _ = write!(error.message, "\nThe API server said: {said}");
