@@ -90,17 +90,18 @@ class ElectionError extends Error {
 /** Of native code: the text is fine, but configures no cluster. */
 const NO_CLUSTER = "WHENLEADER_NO_CLUSTER";
 
+/** @type {WeakSet<ConfigError>} */
+const withoutCluster = new WeakSet();
+
 /** @param {unknown} error */
 function saysNoCluster(error) {
-  return (
-    error instanceof ConfigError &&
-    /** @type {{ code?: unknown } | undefined} */ (error.cause)?.code === NO_CLUSTER
-  );
+  return error instanceof ConfigError && withoutCluster.has(error);
 }
 
 /**
  * What native code threw, as the class that users know. Told by its code: it may be no `Error` of this
- * realm, since tools such as Jest run modules in a context of their own.
+ * realm, since tools such as Jest run modules in a context of their own. Not as its cause: that would say
+ * the same once more.
  *
  * @param {unknown} error
  * @param {string} [election]
@@ -111,10 +112,12 @@ function fromNative(error, election) {
   /** @type {{ code?: unknown, reason?: string, message: string }} */
   const { code, reason, message } = Object(error);
   if (code === "WHENLEADER_CONFIG" || code === NO_CLUSTER) {
-    return new ConfigError(message, { cause: error });
+    const refusal = new ConfigError(message);
+    if (code === NO_CLUSTER) withoutCluster.add(refusal);
+    return refusal;
   }
   if (code === "WHENLEADER_STORE") {
-    return new ElectionError(code, message, { election, reason, fatal: true, cause: error });
+    return new ElectionError(code, message, { election, reason, fatal: true });
   }
   return error;
 }

@@ -276,7 +276,7 @@ pub(super) fn check_namespace(name: &str) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "be a namespace: 1 to {LONGEST_LABEL} lower-case letters, digits and -, with a letter or digit at both ends"
+        "be 1 to {LONGEST_LABEL} lower-case letters, digits and -, with a letter or digit at both ends"
     ))
 }
 
@@ -488,7 +488,7 @@ mod tests {
         machine.set("POD_NAMESPACE", "No Name");
         let refused = machine.resolve(&Place::default()).unwrap_err();
         assert!(
-            refused.contains("POD_NAMESPACE must be a namespace"),
+            refused.contains("POD_NAMESPACE must be 1 to 63"),
             "{refused}"
         );
         machine.set("POD_NAMESPACE", "");

@@ -378,33 +378,36 @@ fn open(place: &Place, limit: Duration) -> Result<Session, BackendError> {
 }
 
 fn broken(error: &kube::Error) -> Broken {
-    let mut unsent = matches!(error, kube::Error::Auth(_));
-    let mut message = chain(error);
+    let mut broken = Broken::halfway(chain(error));
+    broken.unsent = matches!(error, kube::Error::Auth(_));
     let mut next: Option<&(dyn Error + 'static)> = Some(error);
     while let Some(error) = next {
-        if let Some(error) = error.downcast_ref::<hyper_util::client::legacy::Error>() {
-            unsent |= error.is_connect();
+        next = error.source();
+        if let Some(client) = error.downcast_ref::<hyper_util::client::legacy::Error>() {
+            // The client's own words say less than the cause.
+            let why = next.map_or_else(|| client.to_string(), chain);
+            broken.unsent |= client.is_connect();
+            broken.message = if client.is_connect() {
+                format!("the API server cannot be reached: {why}")
+            } else {
+                format!("the connection to the API server broke: {why}")
+            };
         }
-        // A plugin's output may hold a token: only its complaint is shown.
         if let Some(auth) = error.downcast_ref::<AuthError>() {
-            unsent = true;
-            message = match auth {
+            broken.unsent = true;
+            broken.message = match auth {
+                // A plugin's output may hold a token: only its complaint is shown.
                 AuthError::AuthExecRun { cmd, out } => format!(
                     "the credential plugin {cmd} failed ({}): {}",
                     out.status,
                     excerpt(&String::from_utf8_lossy(&out.stderr))
                 ),
-                other => other.to_string(),
+                other => chain(other),
             };
         }
-        next = error.source();
     }
-    let distrust = message.contains("certificate");
-    Broken {
-        unsent,
-        distrust,
-        message,
-    }
+    broken.distrust = broken.message.contains("certificate");
+    broken
 }
 
 /// An error and its causes, without what they repeat.
