@@ -305,7 +305,7 @@ export interface KubernetesClusterConfig extends CommonConfig {
    * Milliseconds that one operation may wait for the API server, with all that is tried again within it: 100 up to the
    * time that a leader trusts its lease.
    *
-   * @default renewInterval
+   * @default as long as the election waits: `renewInterval`, or until the deadline for a renewal
    */
   timeout?: number;
 

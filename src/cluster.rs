@@ -251,7 +251,7 @@ fn open_backend(config: &Config, clock: &Arc<dyn Clock>) -> Result<Arc<dyn Backe
                 base_dir: config.base_dir.clone(),
                 min_replicas: *min_replicas,
                 connect_timeout: config.timing.campaign_limit(),
-                request_timeout: config.timing.campaign_limit(),
+                request_timeout: config.timing.request_limit(),
             };
             backend::open(url, &options, clock.clone()).map_err(|bad| {
                 let shown = without_password(url);
@@ -274,7 +274,7 @@ fn open_backend(config: &Config, clock: &Arc<dyn Clock>) -> Result<Arc<dyn Backe
                     context: context.clone(),
                     namespace: namespace.clone(),
                 },
-                timeout: timeout.unwrap_or(config.timing.campaign_limit()),
+                timeout: timeout.unwrap_or(config.timing.request_limit()),
                 lease: config.timing.lease(),
                 election: config.election.clone(),
                 pod_labels: *pod_labels,

@@ -165,6 +165,11 @@ impl Timing {
         self.lead_limit.saturating_sub(self.renew) / 2
     }
 
+    /// The longest that any request of an election may take: a renewal may wait until the deadline.
+    pub fn request_limit(&self) -> Duration {
+        self.renew.max(self.lead_limit.saturating_sub(self.renew))
+    }
+
     /// How long one release may take. Three of them fit into R.
     pub fn release_limit(&self) -> Duration {
         self.renew / RELEASE_TRIES
@@ -338,6 +343,13 @@ mod tests {
     fn a_lead_limit_of_ones_own_counts() {
         let own = Timing::new(ms(15_000), ms(2_000), Some(ms(10_000))).unwrap();
         assert_eq!(own.lead_limit(ms(15_000)), ms(10_000));
+    }
+
+    #[test]
+    fn a_renewal_may_wait_until_the_deadline_and_a_campaign_for_an_interval() {
+        assert_eq!(timing(15_000, 5_000).request_limit(), ms(5_000));
+        assert_eq!(timing(60_000, 5_000).request_limit(), ms(27_500));
+        assert_eq!(timing(15_000, 9_000).request_limit(), ms(9_000));
     }
 
     #[test]

@@ -24,6 +24,8 @@ const WATCH_SECONDS: &str = "600";
 const LONGEST_SILENCE: Duration = Duration::from_secs(90);
 /// One that the server ends earlier is not simply gone on with.
 const SHORTEST_WATCH: Duration = Duration::from_secs(1);
+/// How long after an expiry a take-over is heard of at the latest, if there is somebody to take over.
+const TAKEOVER: Duration = Duration::from_secs(2);
 /// The first pause after a watch that broke; later ones double, up to the time of a request.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// A right that was missing may be given while this process runs.
@@ -214,7 +216,7 @@ impl LeaseWatch {
     /// follow, and one of them is heard.
     fn patience(&self) -> Duration {
         match self.store.leases.remaining(&self.election) {
-            Some(remaining) if !remaining.is_zero() => remaining + self.store.api().timeout(),
+            Some(remaining) if !remaining.is_zero() => remaining + TAKEOVER,
             _ => LONGEST_SILENCE,
         }
     }
