@@ -11,4 +11,5 @@ mod suite;
 mod file;
 mod kubernetes;
 mod kubernetes_faults;
+mod kubernetes_standin;
 mod redis;
