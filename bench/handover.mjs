@@ -11,15 +11,14 @@ export async function handover({ stores, rounds }) {
   const results = [];
   for (const store of stores) {
     for (const setting of SETTINGS) {
-      const config = { type: "StoreCluster", store: store.url, ...setting };
       const name = { store: store.name, lease: setting.leaseDuration };
       results.push({
         what: "hand-over",
         ...name,
-        ...(await measure(rounds, config, handOverOnce)),
+        ...(await measure(rounds, setting, store, handOverOnce)),
       });
       console.error(results.at(-1));
-      results.push({ what: "takeover", ...name, ...(await takeovers(rounds, config, store)) });
+      results.push({ what: "takeover", ...name, ...(await takeovers(rounds, setting, store)) });
       console.error(results.at(-1));
     }
   }
@@ -28,22 +27,23 @@ export async function handover({ stores, rounds }) {
 
 let elections = 0;
 
-async function measure(rounds, config, once) {
+async function measure(rounds, setting, store, once) {
   const samples = [];
-  for (let i = 0; i < rounds; i++) samples.push(await withPair(config, once));
+  for (let i = 0; i < rounds; i++) samples.push(await withPair(setting, store, once));
   return { ms: summary(samples) };
 }
 
 /** A leader and a follower that wait, at any moment between two renewals. */
-async function withPair(config, once) {
-  const own = { ...config, leaseName: `bench-${process.pid}-${elections++}` };
-  const leader = new Instance(own);
+async function withPair(setting, store, once) {
+  const leaseName = `bench-${process.pid}-${elections++}`;
+  const enter = async () => new Instance({ ...(await store.cluster()), ...setting, leaseName });
+  const leader = await enter();
   await leader.event("promoted");
-  const follower = new Instance(own);
+  const follower = await enter();
   await follower.event("ready");
-  await pause(Math.random() * config.renewInterval);
+  await pause(Math.random() * setting.renewInterval);
   try {
-    return await once(leader, follower, own);
+    return await once(leader, follower, leaseName);
   } finally {
     await Promise.all([leader.kill(), follower.kill()]);
   }
@@ -55,9 +55,10 @@ async function handOverOnce(leader, follower) {
   return (await follower.event("promoted")) - start;
 }
 
-async function takeovers(rounds, config, { server }) {
+async function takeovers(rounds, setting, store) {
+  const { server } = store;
   if (!server) {
-    return measure(rounds, config, async (leader, follower) => {
+    return measure(rounds, setting, store, async (leader, follower) => {
       const start = performance.now();
       leader.kill();
       return (await follower.event("promoted")) - start;
@@ -66,13 +67,18 @@ async function takeovers(rounds, config, { server }) {
   // On a server a dead leader is only seen at the end of its lease. What counts is how long after its last
   // renewal that is, in leases: it cannot be below 1, and the time since that renewal is luck.
   const leases = [];
-  const samples = await measure(rounds, config, async (leader, follower, { leaseName }) => {
+  // Kubernetes counts whole seconds.
+  const lease = store.url
+    ? setting.leaseDuration
+    : Math.ceil(setting.leaseDuration / 1_000) * 1_000;
+  const samples = await measure(rounds, setting, store, async (leader, follower, leaseName) => {
     await leader.kill();
     const start = performance.now();
     const left = await server.timeLeft(leaseName);
-    const took = (await follower.event("promoted")) - start;
-    leases.push((took + config.leaseDuration - left) / config.leaseDuration);
-    return took;
+    const asked = performance.now();
+    const promoted = await follower.event("promoted");
+    leases.push((promoted - asked + lease - left) / lease);
+    return promoted - start;
   });
   return {
     ...samples,

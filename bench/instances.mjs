@@ -4,6 +4,7 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
+import { Kubernetes } from "./kubernetes.mjs";
 import { RedisServer } from "./redis.mjs";
 
 const program = fileURLToPath(new URL("instance.mjs", import.meta.url));
@@ -52,16 +53,26 @@ export class Instance {
   }
 }
 
-/** The stores that there are here, each with a fresh place for one benchmark. */
-export async function openStores() {
+/**
+ * The stores that there are here (or the one of that name), each with a fresh place for one benchmark:
+ * `cluster()` is what one more instance is configured with.
+ */
+export async function openStores(wanted) {
   const folder = mkdtempSync(join(tmpdir(), "whenleader-bench-"));
-  const stores = [{ name: "file", url: `file:${folder}` }];
-  const server = await RedisServer.start();
-  if (server) stores.push({ name: "Redis", url: server.url, server });
-  else console.log("SKIPPED: the benchmarks on Redis; install redis-server");
+  const stores = [];
+  const add = (name, url, server) =>
+    stores.push({ name, url, server, cluster: () => ({ type: "StoreCluster", store: url }) });
+  const is = (name) => !wanted || wanted === name;
+  if (is("file")) add("file", `file:${folder}`);
+  const redis = is("Redis") ? await RedisServer.start() : undefined;
+  if (redis) add("Redis", redis.url, redis);
+  else if (is("Redis")) console.log("SKIPPED: the benchmarks on Redis; install redis-server");
+  const server = is("Kubernetes") ? await Kubernetes.start() : undefined;
+  if (server) stores.push({ name: "Kubernetes", server, cluster: () => server.cluster() });
   return {
     stores,
     async close() {
+      await redis?.stop();
       await server?.stop();
       rmSync(folder, { recursive: true, force: true });
     },

@@ -4,32 +4,33 @@ import { readFileSync } from "node:fs";
 import { Instance } from "./instances.mjs";
 import { pause, round } from "./stats.mjs";
 
-const config = { type: "StoreCluster", leaseDuration: 15_000, renewInterval: 5_000 };
+const setting = { leaseDuration: 15_000, renewInterval: 5_000 };
 
 export async function requests({ stores, minutes }) {
   const results = [];
   for (const store of stores) {
-    const own = { ...config, store: store.url, leaseName: `requests-${process.pid}` };
+    const leaseName = `requests-${process.pid}`;
+    const enter = async () => new Instance({ ...(await store.cluster()), ...setting, leaseName });
     results.push({
       store: store.name,
-      ...(await (store.server ? asked(own, store.server, minutes) : cpuOnly(own, minutes))),
+      ...(await (store.server ? asked(enter, store.server, minutes) : cpuOnly(enter, minutes))),
     });
   }
   return results;
 }
 
-/** By the connections: those that are there before the follower starts are the leader's. */
-async function asked(own, server, minutes) {
+/** By the clients that a server tells apart: those that are there before the follower starts are the leader's. */
+async function asked(enter, server, minutes) {
   const clients = new Map();
   const stop = server.monitor((client, command) => {
     if (!clients.has(client)) clients.set(client, []);
     clients.get(client).push(command);
   });
-  const leader = new Instance(own);
+  const leader = await enter();
   await leader.event("promoted");
   await pause(1_000);
   const leaders = new Set(clients.keys());
-  const follower = new Instance(own);
+  const follower = await enter();
   await follower.event("ready");
   await pause(2_000);
   for (const commands of clients.values()) commands.length = 0;
@@ -51,10 +52,10 @@ async function asked(own, server, minutes) {
 }
 
 /** The embedded store has no requests; what it costs is CPU. */
-async function cpuOnly(own, minutes) {
-  const leader = new Instance(own);
+async function cpuOnly(enter, minutes) {
+  const leader = await enter();
   await leader.event("promoted");
-  const follower = new Instance(own);
+  const follower = await enter();
   await follower.event("ready");
   await pause(2_000);
   const before = [cpuOf(leader), cpuOf(follower)];
