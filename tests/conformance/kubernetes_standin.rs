@@ -52,3 +52,52 @@ impl Fixture for Fresh {
 }
 
 crate::conformance!(Fresh);
+
+/// Over TLS, with certificates that a real server is not easily made to show.
+mod encrypted {
+    use std::sync::Arc;
+
+    use whenleader::backend::Backend;
+    use whenleader::lease::FailureKind::Transient;
+
+    use crate::kubernetes::{open, options};
+    use crate::suite::{Client, LONG, held, name, owner};
+    use crate::support::{Certificate, StandIn, eventually};
+
+    fn backend(server: &StandIn) -> Arc<dyn Backend> {
+        open(options(server.kubeconfig(), "default"))
+    }
+
+    #[tokio::test]
+    async fn an_api_server_is_believed_only_with_a_good_certificate() {
+        let server = StandIn::start_tls().await;
+        let election = name("leader");
+        for (certificate, complaint) in [
+            (Certificate::Expired, "expired"),
+            (Certificate::OtherName, "not valid for name"),
+            (Certificate::OtherAuthority, "UnknownIssuer"),
+        ] {
+            server.show(certificate);
+            let a = Client {
+                backend: backend(&server),
+                owner: owner("a"),
+            };
+            let error = a.attempt(&election, LONG, None).await.expect_err(complaint);
+            assert_eq!((error.kind, error.code), (Transient, "unreachable"));
+            assert!(error.message.contains(complaint), "{error}");
+        }
+        assert_eq!(server.count("any"), 0);
+        server.show(Certificate::Good);
+        let a = Client::of(backend(&server), "a").await;
+        let token = a.win(&election, LONG).await;
+        server.rotate_authority();
+        assert_eq!(held(a.renew(&election, LONG, token).await), token);
+        // Connections from now on see what the new authority has signed.
+        server.down().await;
+        server.up().await;
+        eventually("its certificate is read anew", async || {
+            a.attempt(&election, LONG, Some(token)).await.ok()
+        })
+        .await;
+    }
+}

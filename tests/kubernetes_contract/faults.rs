@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use crate::support::{Answer, Client, Fault, StandIn, eventually};
+use crate::support::{Answer, Certificate, Client, Fault, StandIn, eventually};
 
 const PLACE: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases/leader";
@@ -316,4 +316,25 @@ async fn a_watch_can_be_cut_or_fall_silent_or_expire() {
         );
         assert_eq!(events.next().await.unwrap(), None);
     }
+}
+
+#[tokio::test]
+async fn a_connection_can_be_encrypted_with_good_certificates_and_others() {
+    let server = StandIn::start_tls().await;
+    let client = server.client();
+    assert!(server.url().starts_with("https://"));
+    assert_eq!(create(&client).await.unwrap().status, 201);
+    for (certificate, complaint) in [
+        (Certificate::Expired, "Expired"),
+        (Certificate::OtherName, "NotValidForName"),
+        (Certificate::OtherAuthority, "UnknownIssuer"),
+    ] {
+        server.show(certificate);
+        let error = format!("{:?}", client.get(LEASE).await.unwrap_err());
+        assert!(error.contains(complaint), "{certificate:?}: {error}");
+    }
+    server.rotate_authority();
+    assert_eq!(client.get(LEASE).await.unwrap().status, 200);
+    server.on("get").once(Fault::ApplyThenReset);
+    assert!(client.get(LEASE).await.is_err());
 }

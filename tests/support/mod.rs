@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 pub use kubernetes::{Kubernetes, User};
 pub use proxy::{Proxy, Scripted, Trouble};
 pub use server::{Kind, Server, free_port};
-pub use standin::{Answer, Client, Events, Fault, Request, StandIn};
+pub use standin::{Answer, Certificate, Client, Events, Fault, Request, StandIn};
 
 /// A directory that is deleted at the end.
 #[derive(Debug)]

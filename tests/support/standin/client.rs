@@ -2,24 +2,29 @@
 
 use std::io;
 use std::net::Ipv4Addr;
+use std::path::PathBuf;
 
 use serde_json::Value;
 use tokio::net::TcpStream;
 
-use super::http::{Answer, Connection};
+use super::http::{Answer, Connection, Wire};
+use super::tls;
 
 #[derive(Debug, Clone)]
 pub struct Client {
     port: u16,
     token: Option<String>,
+    /// The certificate of the server's authority, if it has one.
+    ca: Option<PathBuf>,
 }
 
 impl Client {
     /// Without a token it is anonymous.
-    pub fn new(port: u16, token: Option<&str>) -> Self {
+    pub fn new(port: u16, token: Option<&str>, ca: Option<PathBuf>) -> Self {
         Self {
             port,
             token: token.map(str::to_owned),
+            ca,
         }
     }
 
@@ -31,8 +36,11 @@ impl Client {
         content_type: &str,
         body: &str,
     ) -> io::Result<Connection> {
-        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).await?;
-        let mut connection = Connection::new(Box::new(stream));
+        let wire: Box<dyn Wire> = match &self.ca {
+            None => Box::new(TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).await?),
+            Some(ca) => Box::new(tls::connect(self.port, ca).await?),
+        };
+        let mut connection = Connection::new(wire);
         let authorization = match &self.token {
             Some(token) => format!("Authorization: Bearer {token}\r\n"),
             None => String::new(),

@@ -8,6 +8,7 @@ use std::time::Instant;
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
+use tokio_rustls::TlsStream;
 
 /// One request as it arrived.
 #[derive(Debug, Clone)]
@@ -100,7 +101,7 @@ impl Answer {
     }
 }
 
-/// A connection that can be broken off.
+/// A connection, encrypted or not, that can be broken off.
 pub trait Wire: AsyncRead + AsyncWrite + Unpin + Send {
     /// The other side gets a reset when this is dropped, and no orderly end.
     fn reset_on_drop(&self);
@@ -109,6 +110,12 @@ pub trait Wire: AsyncRead + AsyncWrite + Unpin + Send {
 impl Wire for TcpStream {
     fn reset_on_drop(&self) {
         let _ = self.set_zero_linger();
+    }
+}
+
+impl Wire for TlsStream<TcpStream> {
+    fn reset_on_drop(&self) {
+        self.get_ref().0.reset_on_drop();
     }
 }
 

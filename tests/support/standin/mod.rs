@@ -18,6 +18,7 @@ mod status;
 mod store;
 mod target;
 mod time;
+mod tls;
 mod watch;
 mod writes;
 
@@ -34,6 +35,7 @@ use tokio::sync::{mpsc, oneshot};
 pub use client::{Client, Events};
 pub use fault::Fault;
 pub use http::{Answer, Request};
+pub use tls::Certificate;
 
 use super::TempDir;
 use api::Api;
@@ -41,6 +43,7 @@ use fault::Rule;
 use rights::ADMIN;
 use serve::{Command, Shared, listen};
 use target::Target;
+use tls::Authority;
 
 /// The server. It ends with its value.
 pub struct StandIn {
@@ -49,6 +52,7 @@ pub struct StandIn {
     commands: mpsc::UnboundedSender<(Command, oneshot::Sender<()>)>,
     dir: TempDir,
     files: AtomicUsize,
+    authority: Option<Mutex<Authority>>,
 }
 
 impl fmt::Debug for StandIn {
@@ -66,6 +70,7 @@ impl StandIn {
             requests: Mutex::default(),
             signals: tokio::sync::watch::Sender::default(),
             watches: AtomicUsize::new(0),
+            tls: Mutex::default(),
         });
         let (commands, orders) = mpsc::unbounded_channel();
         let (ready, started) = oneshot::channel();
@@ -87,7 +92,35 @@ impl StandIn {
             commands,
             dir: TempDir::new(),
             files: AtomicUsize::new(0),
+            authority: None,
         }
+    }
+
+    /// The same, encrypted.
+    pub async fn start_tls() -> Self {
+        let mut server = Self::start().await;
+        server.authority = Some(Mutex::new(Authority::new(&server.ca())));
+        server.show(Certificate::Good);
+        server
+    }
+
+    /// The file with the certificate of its authority.
+    pub fn ca(&self) -> PathBuf {
+        self.dir.path().join("ca.crt")
+    }
+
+    /// What new connections see from now on.
+    pub fn show(&self, certificate: Certificate) {
+        let authority = self.authority.as_ref().expect("it was started with TLS");
+        let acceptor = authority.lock().unwrap().server(certificate);
+        *self.shared.tls.lock().unwrap() = Some(acceptor);
+    }
+
+    /// There is a new authority, in the same file, and a certificate of it.
+    pub fn rotate_authority(&self) {
+        let authority = self.authority.as_ref().expect("it was started with TLS");
+        *authority.lock().unwrap() = Authority::new(&self.ca());
+        self.show(Certificate::Good);
     }
 
     pub fn port(&self) -> u16 {
@@ -95,7 +128,8 @@ impl StandIn {
     }
 
     pub fn url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.port)
+        let secure = if self.authority.is_some() { "s" } else { "" };
+        format!("http{secure}://127.0.0.1:{}", self.port)
     }
 
     /// The administrator's token.
@@ -103,16 +137,21 @@ impl StandIn {
 
     /// As the administrator.
     pub fn client(&self) -> Client {
-        Client::new(self.port, Some(ADMIN))
+        self.client_with(Some(ADMIN))
     }
 
     /// As nobody in particular.
     pub fn client_as_nobody(&self) -> Client {
-        Client::new(self.port, None)
+        self.client_with(None)
     }
 
     pub fn client_as(&self, token: &str) -> Client {
-        Client::new(self.port, Some(token))
+        self.client_with(Some(token))
+    }
+
+    fn client_with(&self, token: Option<&str>) -> Client {
+        let ca = self.authority.as_ref().map(|_| self.ca());
+        Client::new(self.port, token, ca)
     }
 
     /// A file with the administrator's access, for the namespace `default`.
@@ -126,11 +165,15 @@ impl StandIn {
 
     /// With any `user` block, as `{ "tokenFile": path }`.
     pub fn kubeconfig_with(&self, user: &Value, namespace: &str) -> PathBuf {
+        let mut cluster = json!({ "server": self.url() });
+        if self.authority.is_some() {
+            cluster["certificate-authority"] = json!(self.ca());
+        }
         let config = json!({
             "apiVersion": "v1",
             "kind": "Config",
             "current-context": "standin",
-            "clusters": [{ "name": "standin", "cluster": { "server": self.url() } }],
+            "clusters": [{ "name": "standin", "cluster": cluster }],
             "users": [{ "name": "standin", "user": user }],
             "contexts": [{
                 "name": "standin",

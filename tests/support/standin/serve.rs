@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use serde_json::json;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
+use tokio_rustls::{TlsAcceptor, TlsStream};
 
 use super::api::{Api, Reply};
 use super::fault::{Fault, Rule};
@@ -27,13 +28,14 @@ pub struct Signals {
     pub deaf: bool,
 }
 
-#[derive(Debug)]
 pub struct Shared {
     pub api: Mutex<Api>,
     pub rules: Mutex<Vec<Rule>>,
     pub requests: Mutex<Vec<Request>>,
     pub signals: watch::Sender<Signals>,
     pub watches: AtomicUsize,
+    /// What it shows to new connections. `None`: they are not encrypted.
+    pub tls: Mutex<Option<TlsAcceptor>>,
 }
 
 impl Shared {
@@ -103,12 +105,24 @@ pub async fn listen(
             taken = accept => {
                 if let Ok((stream, _)) = taken {
                     let _ = stream.set_nodelay(true);
-                    links.spawn(serve(Connection::new(Box::new(stream)), Arc::clone(&shared)));
+                    links.spawn(greet(stream, Arc::clone(&shared)));
                 }
             }
             Some(_) = links.join_next() => {}
         }
     }
+}
+
+async fn greet(stream: TcpStream, shared: Arc<Shared>) {
+    let acceptor = shared.tls.lock().unwrap().clone();
+    let connection = match acceptor {
+        None => Connection::new(Box::new(stream)),
+        Some(acceptor) => match acceptor.accept(stream).await {
+            Ok(stream) => Connection::new(Box::new(TlsStream::from(stream))),
+            Err(_) => return,
+        },
+    };
+    serve(connection, shared).await;
 }
 
 async fn serve(mut connection: Connection, shared: Arc<Shared>) {
