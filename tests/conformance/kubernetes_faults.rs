@@ -327,29 +327,29 @@ async fn a_wish_to_be_left_alone_is_respected_as_long_as_it_fits() {
         assert!(begun.elapsed() >= least, "{pause:?}");
         assert_eq!(standin.count("update"), 2, "{pause:?}");
     }
-    // One that does not fit is told at once, and nothing is sent meanwhile.
+}
+
+#[tokio::test]
+async fn a_wish_that_does_not_fit_is_told_at_once_and_believed_for_one_lease() {
+    let standin = StandIn::start().await;
+    let election = name("leader");
     for pause in ["30", "3600"] {
-        standin.on("update").once(throttled(Some(pause)));
+        let mut options = at(&standin);
+        options.lease = SECOND * 2;
+        let a = Client::of(open(options), "a").await;
+        let token = a.win(&election, LONG).await;
+        let answer = Answer::failure(429, "TooManyRequests", "too many requests");
+        let answer = answer.header("Retry-After", pause);
+        standin.on("update").once(Fault::Answer(answer));
         let begun = Instant::now();
         is(&fails(&a, Some(token)).await, Transient, "overloaded");
-        assert!(begun.elapsed() < SECOND * 2, "{pause}");
+        assert!(begun.elapsed() < SECOND, "{pause}");
         standin.forget_requests();
         is(&fails(&a, Some(token)).await, Transient, "overloaded");
         assert_eq!(standin.count("any"), 0, "{pause}");
-        // But it is no longer believed than one lease lasts.
-        let mut options = at(&standin);
-        options.lease = SECOND;
-        let b = Client::of(open(options), "b").await;
-        standin.on("get").once(throttled(Some(pause)));
-        is(&fails(&b, None).await, Transient, "overloaded");
-        tokio::time::sleep(SECOND + SECOND / 10).await;
-        denied(b.campaign(&election, LONG).await);
-        let fresh = Client {
-            owner: a.owner.clone(),
-            ..client(&standin, "a").await
-        };
-        assert_eq!(held(fresh.renew(&election, LONG, token).await), token);
-        return;
+        tokio::time::sleep(SECOND * 2).await;
+        assert_eq!(held(a.renew(&election, LONG, token).await), token);
+        assert!(a.release(&election, token).await);
     }
 }
 
@@ -658,4 +658,20 @@ async fn a_namesake_in_another_program_is_a_stranger() {
     assert_eq!(leader.owner.instance, a.owner.instance);
     assert_ne!(leader.owner, a.owner);
     denied(a.campaign(&election, LONG).await);
+}
+
+#[tokio::test]
+async fn a_leader_whose_holder_was_cleared_by_somebody_else_hears_of_it_and_has_lost() {
+    let standin = StandIn::start().await;
+    let a = client(&standin, "a").await;
+    let election = name("leader");
+    let token = a.win(&election, LONG).await;
+    let mut hearing = a.watch(&election).await;
+    let mut cleared = standin.lease("default", "leader").unwrap();
+    cleared["spec"]["holderIdentity"] = "".into();
+    standin.set_lease("default", "leader", &cleared);
+    hearing.until("Free", |hint| hint == Hint::Free).await;
+    let (leader, remaining) = denied(a.renew(&election, LONG, token).await);
+    assert_eq!((leader, remaining), (None, None));
+    assert!(!a.release(&election, token).await);
 }
