@@ -14,8 +14,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 
-use crate::backend::kubernetes::access::{Place, Pod};
-use crate::backend::kubernetes::{self, KubernetesOptions};
+use crate::backend::kubernetes::{self, KubernetesOptions, Place, Pod};
 use crate::backend::{self, Backend, BackendError, StoreOptions, UNSUITABLE, without_password};
 use crate::campaign::{Campaign, Command, Event, PreparedStore, Tell};
 use crate::candidate::Rules;
@@ -277,16 +276,12 @@ fn open_backend(config: &Config, clock: &Arc<dyn Clock>) -> Result<Arc<dyn Backe
                 timeout: timeout.unwrap_or(config.timing.request_limit()),
                 lease: config.timing.lease(),
                 election: config.election.clone(),
+                takes_part: config.takes_part,
                 pod_labels: *pod_labels,
                 pod: Pod::of_environment(),
             };
-            kubernetes::open(options, clock.clone()).map_err(|bad| {
-                let shown = namespace.as_deref().unwrap_or_default();
-                StartError::Config(format!(
-                    "{} must {}, not {shown:?}",
-                    bad.parameter, bad.rule
-                ))
-            })
+            kubernetes::open(options, clock.clone())
+                .map_err(|bad| StartError::Config(format!("{} must {}", bad.parameter, bad.rule)))
         }
     }
 }

@@ -87,7 +87,7 @@ pub struct StoreOptions {
 }
 
 impl StoreOptions {
-    /// Five seconds are `renewInterval`'s default: no attempt waits longer.
+    /// As long as an election of the default timing waits.
     pub fn new(base_dir: impl Into<PathBuf>) -> Self {
         Self {
             base_dir: base_dir.into(),
@@ -328,7 +328,7 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
     ///
     /// It must go as deep as an election does: every command and every right, on a name of its own that
     /// no election can have and that is gone afterwards. What is found only when an instance shall lead
-    /// is found at night.
+    /// is found at night. (Where nothing can be written without a trace, it asks for its rights instead.)
     async fn prepare(&self) -> Result<(), BackendError>;
 
     /// One atomic operation: acquires, renews or takes over.

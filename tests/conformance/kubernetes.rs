@@ -6,10 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use whenleader::backend::Backend;
-use whenleader::backend::kubernetes::{
-    self, KubernetesOptions,
-    access::{Place, Pod},
-};
+use whenleader::backend::kubernetes::{self, KubernetesOptions, Place, Pod};
 use whenleader::clock::SystemClock;
 use whenleader::lease::ElectionName;
 
@@ -37,6 +34,7 @@ pub fn options(kubeconfig: PathBuf, namespace: &str) -> KubernetesOptions {
         timeout: Duration::from_secs(5),
         lease: Duration::from_secs(15),
         election: name("leader"),
+        takes_part: true,
         pod_labels: false,
         pod: Pod::default(),
     }
@@ -547,48 +545,179 @@ mod alone {
         );
     }
 
+    /// A kubeconfig whose user is a program, in the shell's language: `$TOKEN` is a token that is good.
     #[cfg(unix)]
-    #[tokio::test]
-    async fn a_credential_plugin_is_asked_and_its_complaint_is_told_without_its_output() {
+    async fn with_plugin(store: &Fresh, dir: &TempDir, script: &str) -> KubernetesOptions {
         use std::os::unix::fs::PermissionsExt;
-        let Some(store) = Fresh::start("a_credential_plugin").await else {
-            return;
-        };
-        let dir = TempDir::new();
-        let (plugin, token) = (dir.path().join("plugin"), dir.path().join("token"));
-        let text = fs::read_to_string(&store.kubeconfig).unwrap();
-        let secret = text
-            .split(|c: char| !(c.is_ascii_alphanumeric() || "-_.".contains(c)))
-            .find(|word| word.starts_with("eyJ"))
-            .expect("a service account's token")
-            .to_owned();
-        fs::write(&token, &secret).unwrap();
+        let rules = lease_rules(ALL);
+        let account = format!("plugged-{}", dir.path().file_name().unwrap().display());
+        let token = store
+            .server
+            .account(&store.namespace, &account, &rules)
+            .await;
+        fs::write(dir.path().join("token"), token).unwrap();
+        let plugin = dir.path().join("plugin");
         let script = format!(
-            "#!/bin/sh\n\
-             [ -e {0} ] || {{ echo 'secret-output'; echo 'please sign in' >&2; exit 3; }}\n\
-             printf '{{\"apiVersion\":\"client.authentication.k8s.io/v1\",\"kind\":\"ExecCredential\",\"status\":{{\"token\":\"%s\"}}}}' \"$(cat {0})\"\n",
-            token.display()
+            "#!/bin/sh\ncd {}\necho asked >> asked\nTOKEN=$(cat token)\n\
+             issue() {{ printf '{{\"kind\":\"ExecCredential\",\"status\":{{\"token\":\"%s\"%s}}}}' \"$TOKEN\" \"$1\"; }}\n{script}\n",
+            dir.path().display()
         );
         fs::write(&plugin, script).unwrap();
         fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).unwrap();
         let config = dir.path().join("config");
         let text = format!(
             "clusters:\n- {{ name: c, cluster: {{ server: '{}', certificate-authority: '{}' }} }}\n\
-             users:\n- name: u\n  user:\n    exec: {{ apiVersion: client.authentication.k8s.io/v1, command: ./plugin, interactiveMode: Never }}\n\
+             users:\n- name: u\n  user:\n    exec:\n      apiVersion: client.authentication.k8s.io/v1\n      command: ./plugin\n      args: [--secret, hunter2]\n      env: [{{ name: PLUGIN_SECRET, value: hunter3 }}]\n      provideClusterInfo: true\n\
              contexts:\n- {{ name: x, context: {{ cluster: c, user: u }} }}\n\
              current-context: x\n",
             store.server.url,
             store.server.ca.display()
         );
         fs::write(&config, text).unwrap();
-        let a = client(options(config.clone(), &store.namespace), "a").await;
-        a.win(&name("leader"), LONG).await;
+        let mut options = options(config, &store.namespace);
+        options.timeout = Duration::from_secs(2);
+        options
+    }
 
-        fs::remove_file(&token).unwrap();
-        let error = refused(options(config, &store.namespace)).await;
+    #[cfg(unix)]
+    fn times_asked(dir: &TempDir) -> usize {
+        fs::read_to_string(dir.path().join("asked"))
+            .unwrap()
+            .lines()
+            .count()
+    }
+
+    #[cfg(unix)]
+    #[tokio::test]
+    async fn a_credential_plugin_is_asked_once_and_anew_when_its_token_grows_old_or_is_refused() {
+        let Some(store) = Fresh::start("a_credential_plugin").await else {
+            return;
+        };
+        let dir = TempDir::new();
+        let script = r#"
+            [ "$PLUGIN_SECRET $1 $2" = "hunter3 --secret hunter2" ] || exit 1
+            case "$KUBERNETES_EXEC_INFO" in *certificate-authority-data*) ;; *) exit 2 ;; esac
+            [ -e rotated ] && TOKEN=no-token
+            [ -e old ] && issue ',"expirationTimestamp":"2020-01-01T00:00:00Z"' || issue"#;
+        let options = with_plugin(&store, &dir, script).await;
+        let a = client(options.clone(), "a").await;
+        let election = name("leader");
+        let token = a.win(&election, LONG).await;
+        for _ in 0..5 {
+            a.renew(&election, LONG, token).await;
+        }
+        assert_eq!(times_asked(&dir), 1);
+        a.release(&election, token).await;
+
+        // Old credentials serve until the new ones are there.
+        fs::write(dir.path().join("old"), "").unwrap();
+        let b = client(options, "b").await;
+        let token = b.win(&election, LONG).await;
+        eventually("it is asked again", async || {
+            assert_eq!(held(b.renew(&election, LONG, token).await), token);
+            (times_asked(&dir) >= 3).then_some(())
+        })
+        .await;
+
+        fs::write(dir.path().join("rotated"), "").unwrap();
+        let error = eventually("they are refused", async || {
+            b.attempt(&election, LONG, Some(token)).await.err()
+        })
+        .await;
+        assert_eq!(error.code, "refused", "{error}");
+        fs::remove_file(dir.path().join("rotated")).unwrap();
+        eventually("they are good again", async || {
+            b.attempt(&election, LONG, Some(token)).await.ok()
+        })
+        .await;
+    }
+
+    #[cfg(unix)]
+    #[tokio::test]
+    async fn a_plugins_complaint_is_told_and_nothing_else_of_it() {
+        let Some(store) = Fresh::start("a_plugins_complaint").await else {
+            return;
+        };
+        let dir = TempDir::new();
+        let script = "echo secret-output; echo 'please sign in' >&2; exit 3";
+        let options = with_plugin(&store, &dir, script).await;
+        let error = refused(options).await;
         assert_eq!(error.code, "refused", "{error}");
         assert!(error.message.contains("please sign in"), "{error}");
-        assert!(!error.message.contains("secret-output"), "{error}");
+        for secret in ["secret-output", "hunter", "certificate-authority"] {
+            assert!(!error.message.contains(secret), "{error}");
+        }
+    }
+
+    #[cfg(unix)]
+    #[tokio::test]
+    async fn a_slow_plugin_delays_the_start_and_no_stop() {
+        let Some(store) = Fresh::start("a_slow_plugin").await else {
+            return;
+        };
+        let dir = TempDir::new();
+        let script = "[ -e slow ] && sleep 4; issue";
+        fs::write(dir.path().join("slow"), "").unwrap();
+        let options = with_plugin(&store, &dir, script).await;
+        let slow = unprepared(options);
+        let election = name("leader");
+        let error = slow.attempt(&election, LONG, None).await.expect_err("slow");
+        assert_eq!((error.kind, error.code), (Transient, "timeout"), "{error}");
+        assert!(error.message.contains("credential"), "{error}");
+        // It is asked once, and its answer counts for whoever asks later.
+        eventually("it has answered", async || {
+            slow.attempt(&election, LONG, None).await.ok()
+        })
+        .await;
+        assert_eq!(times_asked(&dir), 1);
+
+        let dir = TempDir::new();
+        let options = with_plugin(&store, &dir, "sleep 30; issue").await;
+        let hung = unprepared(options);
+        let (hints, _heard) = tokio::sync::mpsc::channel(8);
+        let watch = Arc::clone(&hung.backend)
+            .watch(election.clone(), hints)
+            .unwrap();
+        let watch = tokio::spawn(watch);
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let closed = tokio::time::timeout(Duration::from_secs(5), hung.backend.close()).await;
+        closed.expect("it closes at once");
+        watch.abort();
+    }
+
+    #[tokio::test]
+    async fn a_configuration_that_leads_elsewhere_is_not_followed() {
+        let Some(store) = Fresh::start("a_configuration_that_leads_elsewhere").await else {
+            return;
+        };
+        let dir = TempDir::new();
+        let config = dir.path().join("config");
+        let text = fs::read_to_string(&store.kubeconfig).unwrap();
+        fs::write(&config, &text).unwrap();
+        let a = client(options(config.clone(), &store.namespace), "a").await;
+        let election = name("leader");
+        let token = a.win(&election, LONG).await;
+        // Another server, and credentials that the old one does not take any more.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let port = store.server.port.to_string();
+        fs::write(&config, text.replace(&port, "1")).unwrap();
+        let delete = format!(
+            "/api/v1/namespaces/{}/serviceaccounts/elector",
+            store.namespace
+        );
+        store
+            .server
+            .request("DELETE", &delete, JSON, &Value::Null)
+            .await;
+        let error = eventually("the old token is refused", async || {
+            a.attempt(&election, LONG, Some(token)).await.err()
+        })
+        .await;
+        assert_eq!((error.kind, error.code), (Fatal, "unsuitable"), "{error}");
+        assert!(
+            error.message.contains("two places are two elections"),
+            "{error}"
+        );
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -699,7 +828,7 @@ mod alone {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn a_watch_that_is_cut_goes_on_where_it_was() {
+    async fn a_watch_that_is_cut_hears_what_happened_meanwhile() {
         let Some(store) = Fresh::start("a_watch_that_is_cut").await else {
             return;
         };

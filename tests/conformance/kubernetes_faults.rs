@@ -195,7 +195,7 @@ async fn answers_that_are_none_are_failures_and_never_leadership() {
             Ambiguous,
             "store",
         ),
-        (Answer::new(503), Transient, "overloaded"),
+        (Answer::new(503), Ambiguous, "overloaded"),
         (
             Answer::new(301).header("Location", "http://127.0.0.1:1/"),
             Ambiguous,

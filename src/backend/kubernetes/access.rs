@@ -14,12 +14,12 @@ use std::path::{Path, PathBuf};
 use http::Uri;
 use hyper_util::client::proxy::matcher::Matcher;
 use kube::Config;
-use kube::config::{AuthInfo, Cluster, Context, ExecAuthCluster, Kubeconfig};
+use kube::config::{AuthInfo, Cluster, Context, ExecAuthCluster, ExecConfig, Kubeconfig};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
 /// What a pod has.
-pub(super) const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// The longest name of a namespace.
 const LONGEST_LABEL: usize = 63;
 
@@ -62,6 +62,8 @@ pub(super) struct Access {
     pub config: Config,
     /// Read anew for each request, so that a token which was rotated counts at once.
     pub token_file: Option<PathBuf>,
+    /// Who has to be asked for the credentials.
+    pub plugin: Option<ExecConfig>,
     pub namespace: String,
 }
 
@@ -70,6 +72,16 @@ pub(super) struct Surroundings<'a> {
     pub env: &'a dyn Fn(&str) -> Option<String>,
     pub service_account: &'a Path,
     pub home: Option<PathBuf>,
+}
+
+impl Surroundings<'static> {
+    pub fn of_this_process() -> Self {
+        Self {
+            env: &|name| std::env::var(name).ok(),
+            service_account: Path::new(SERVICE_ACCOUNT),
+            home: std::env::home_dir(),
+        }
+    }
 }
 
 impl Surroundings<'_> {
@@ -84,26 +96,22 @@ type Refused = String;
 
 impl Place {
     pub(super) fn resolve(&self, around: &Surroundings<'_>) -> Result<Access, Refused> {
-        let (config, token_file, own_namespace) = match self.kubeconfig(around)? {
+        let mut access = match self.kubeconfig(around)? {
             Some(kubeconfig) => self.of_kubeconfig(kubeconfig, around)?,
             None => of_service_account(around)?,
         };
-        let own_namespace = own_namespace.unwrap_or_else(|| "default".into());
-        let namespace = match (&self.namespace, around.var("POD_NAMESPACE")) {
-            (Some(given), _) => given.clone(),
-            (None, Some(pods)) => {
-                check_namespace(&pods).map_err(|rule| {
-                    format!("the environment variable POD_NAMESPACE must {rule}, not {pods:?}")
-                })?;
-                pods
-            }
-            (None, None) => own_namespace,
+        let (namespace, source) = match (&self.namespace, around.var("POD_NAMESPACE")) {
+            (Some(given), _) => (given.clone(), "namespace"),
+            (None, Some(pods)) => (pods, "the environment variable POD_NAMESPACE"),
+            (None, None) => (
+                access.namespace,
+                "the namespace of the context or service account",
+            ),
         };
-        Ok(Access {
-            config,
-            token_file,
-            namespace,
-        })
+        check_namespace(&namespace)
+            .map_err(|rule| format!("{source} must {rule}, not {namespace:?}"))?;
+        access.namespace = namespace;
+        Ok(access)
     }
 
     /// `None`: the service account counts.
@@ -145,16 +153,23 @@ impl Place {
         &self,
         kubeconfig: Kubeconfig,
         around: &Surroundings<'_>,
-    ) -> Result<(Config, Option<PathBuf>, Option<String>), Refused> {
+    ) -> Result<Access, Refused> {
         let (context, cluster, mut user) = self.choose(kubeconfig)?;
         let server = cluster.server.as_deref().unwrap_or("").trim();
         let mut config = Config::new(address(server, &cluster)?);
         let ca = ExecAuthCluster::try_from(&cluster)
             .map_err(|error| format!("cluster {:?}: {error}", context.cluster))?;
-        if let Some(exec) = &mut user.exec
-            && exec.provide_cluster_info
+        let mut plugin = user.exec.take();
+        if let Some(plugin) = &mut plugin
+            && plugin.provide_cluster_info
         {
-            exec.cluster = Some(ca.clone());
+            plugin.cluster = Some(ca.clone());
+        }
+        if let Some(provider) = user.auth_provider.take() {
+            return Err(format!(
+                "the kubeconfig's user has an auth-provider ({}), which Kubernetes gave up: write its exec plugin instead",
+                provider.name
+            ));
         }
         if let Some(pem) = ca.certificate_authority_data.filter(|pem| !pem.is_empty()) {
             config.root_cert = Some(certificates(&pem).map_err(|what| {
@@ -179,8 +194,12 @@ impl Place {
             user.token = None;
         }
         config.auth_info = user;
-        let namespace = context.namespace.filter(|name| !name.is_empty());
-        Ok((config, token_file.map(PathBuf::from), namespace))
+        Ok(Access {
+            config,
+            token_file: token_file.map(PathBuf::from),
+            plugin,
+            namespace: named_or_default(context.namespace),
+        })
     }
 
     fn choose(&self, kubeconfig: Kubeconfig) -> Result<(Context, Cluster, AuthInfo), Refused> {
@@ -218,11 +237,17 @@ impl Place {
                 )
             })?;
         // Nobody in particular is fine, as for kubectl.
-        let user = context.user.as_ref().and_then(|wanted| {
-            let mut users = kubeconfig.auth_infos.into_iter();
-            users.find(|user| user.name == *wanted)?.auth_info
-        });
-        Ok((context, cluster, user.unwrap_or_default()))
+        let user = match context.user.as_deref().unwrap_or("") {
+            "" => AuthInfo::default(),
+            named => {
+                let mut users = kubeconfig.auth_infos.into_iter();
+                let user = users.find(|user| user.name == named).ok_or_else(|| {
+                    format!("context {wanted:?} of the kubeconfig names user {named:?}, who is not in it")
+                })?;
+                user.auth_info.unwrap_or_default()
+            }
+        };
+        Ok((context, cluster, user))
     }
 }
 
@@ -235,9 +260,7 @@ fn in_a_pod(around: &Surroundings<'_>) -> bool {
     around.var("KUBERNETES_SERVICE_HOST").is_some() && around.service_account.join("token").exists()
 }
 
-fn of_service_account(
-    around: &Surroundings<'_>,
-) -> Result<(Config, Option<PathBuf>, Option<String>), Refused> {
+fn of_service_account(around: &Surroundings<'_>) -> Result<Access, Refused> {
     let host = around.var("KUBERNETES_SERVICE_HOST").unwrap_or_default();
     let port = around.var("KUBERNETES_SERVICE_PORT");
     let port = port.unwrap_or_else(|| "443".into());
@@ -261,13 +284,21 @@ fn of_service_account(
     })?;
     config.root_cert = Some(certificates(&pem).map_err(|what| format!("{} {what}", ca.display()))?);
     config.root_cert_file = Some(ca);
-    let namespace = std::fs::read_to_string(around.service_account.join("namespace")).ok();
-    let namespace = namespace.map(|name| name.trim().to_owned());
-    Ok((
+    let namespace = std::fs::read_to_string(around.service_account.join("namespace"));
+    Ok(Access {
         config,
-        Some(around.service_account.join("token")),
-        namespace.filter(|name| !name.is_empty()),
-    ))
+        token_file: Some(around.service_account.join("token")),
+        plugin: None,
+        namespace: named_or_default(namespace.ok()),
+    })
+}
+
+fn named_or_default(namespace: Option<String>) -> String {
+    let namespace = namespace.unwrap_or_default();
+    match namespace.trim() {
+        "" => "default".into(),
+        name => name.to_owned(),
+    }
 }
 
 /// Words that follow "must".
@@ -432,7 +463,7 @@ mod tests {
     fn kubeconfig(server: &str, more: &str) -> String {
         format!(
             "clusters: [{{ name: c, cluster: {{ server: '{server}' {more} }} }}]\n\
-             contexts: [{{ name: x, context: {{ cluster: c, user: u, namespace: ours }} }}]\n\
+             contexts: [{{ name: x, context: {{ cluster: c, namespace: ours }} }}]\n\
              current-context: x\n"
         )
     }
@@ -612,8 +643,8 @@ mod tests {
     fn a_token_file_counts_more_than_a_token_and_nobody_is_somebody_too() {
         let machine = Machine::new("user");
         let users = |user: &str| {
-            let text =
-                kubeconfig("https://h", "") + &format!("users: [{{ name: u, user: {user} }}]\n");
+            let text = kubeconfig("https://h", "").replace("cluster: c,", "cluster: c, user: u,")
+                + &format!("users: [{{ name: u, user: {user} }}]\n");
             machine.file("home/.kube/config", &text);
             machine.resolve(&Place::default()).unwrap()
         };
@@ -625,5 +656,30 @@ mod tests {
         assert!(both.config.auth_info.token.is_none());
         let nobody = users("null");
         assert!(nobody.token_file.is_none() && nobody.config.auth_info.token.is_none());
+        for (name, words) in [
+            ("nobody", "who is not in it"),
+            ("u", "has an auth-provider (gcp)"),
+        ] {
+            let text = kubeconfig("https://h", "")
+                .replace("cluster: c,", &format!("cluster: c, user: {name},"))
+                + "users: [{ name: u, user: { auth-provider: { name: gcp } } }]\n";
+            machine.file("home/.kube/config", &text);
+            let refused = machine.resolve(&Place::default()).err().unwrap();
+            assert!(refused.contains(words), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_namespace_is_checked_wherever_it_comes_from() {
+        let mut machine = Machine::new("bad-namespace");
+        for bad in ["a b", "a/../b", "Shop"] {
+            let text = kubeconfig("https://h", "").replace("ours", &format!("'{bad}'"));
+            machine.file("home/.kube/config", &text);
+            let refused = machine.resolve(&Place::default()).err().unwrap();
+            assert!(refused.contains("lower-case letters"), "{refused}");
+        }
+        machine.with_account("10.0.0.1", "443");
+        machine.file("account/namespace", "a/b\n");
+        assert!(machine.resolve(&Place::default()).is_err());
     }
 }

@@ -1,5 +1,6 @@
 //! What an answer of the API server means for an election, and what people can do about it.
 
+use std::error::Error;
 use std::fmt::Write as _;
 
 use super::api::{Answer, Asked};
@@ -9,7 +10,7 @@ use crate::backend::BackendError;
 const SHOWN: usize = 300;
 
 /// A right that somebody needs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Right {
     pub group: &'static str,
     pub resource: &'static str,
@@ -98,24 +99,25 @@ pub(super) fn failure(answer: &Answer, asked: &Asked<'_>, namespace: &str) -> Ba
                 "{said}: create the namespace (kubectl create namespace {namespace}), or set namespace to another one"
             ),
         ),
-        // The server gave it up before it did anything.
-        429 | 503 => BackendError::transient(
+        // A proxy may say so, too, after it sent the request on.
+        503 => ambiguous_if_writing(
+            asked,
             "overloaded",
-            format!(
-                "the API server is not able to answer now: {} {said}",
-                answer.status
-            ),
+            format!("the API server is not able to answer now: {said}"),
         ),
         400 | 422 => BackendError::fatal(
             "bad-record",
-            format!("the API server refuses the Lease: {said}"),
+            format!(
+                "the API server refuses to {} {}: {said}",
+                asked.right.verb, asked.right.resource
+            ),
         ),
-        status @ 500.. => unless_read(
+        status @ 500.. => ambiguous_if_writing(
             asked,
             "store",
             format!("the API server failed with {status}: {said}"),
         ),
-        status => unless_read(
+        status => ambiguous_if_writing(
             asked,
             "unexpected",
             format!("{status} is no answer of an API server: {said}"),
@@ -123,13 +125,32 @@ pub(super) fn failure(answer: &Answer, asked: &Asked<'_>, namespace: &str) -> Ba
     }
 }
 
-/// What was asked may have been done, unless it was a question only.
-pub(super) fn unless_read(asked: &Asked<'_>, code: &'static str, message: String) -> BackendError {
-    if asked.body.is_some() {
+/// What was asked may have been done, if it changes anything.
+pub(super) fn ambiguous_if_writing(
+    asked: &Asked<'_>,
+    code: &'static str,
+    message: String,
+) -> BackendError {
+    if asked.writes {
         BackendError::ambiguous(code, message)
     } else {
         BackendError::transient(code, message)
     }
+}
+
+/// An error and its causes, without what they repeat.
+pub(super) fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let words = cause.to_string();
+        if !text.contains(&words) {
+            text.push_str(": ");
+            text.push_str(&words);
+        }
+        next = cause.source();
+    }
+    excerpt(&text)
 }
 
 /// What a person can read of a text of unknown length and kind.

@@ -2,15 +2,16 @@
 //!
 //! A label follows the election and proves nothing: it is late by a request, and a pod that died keeps it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http::Method;
 use serde_json::json;
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use super::access::{Pod, is_label};
+use super::access::{Pod, check_namespace, is_label};
 use super::api::{Api, Asked};
 use super::failure::{Right, failure};
 use super::{BackendError, MERGE_PATCH};
@@ -30,7 +31,7 @@ pub(super) struct Labels {
     /// Whether this instance leads; `None`: nobody has said.
     wanted: watch::Sender<Option<bool>>,
     written: watch::Sender<Option<bool>>,
-    task: std::sync::Once,
+    task: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Labels {
@@ -40,20 +41,32 @@ impl Labels {
             pod,
             wanted: watch::channel(None).0,
             written: watch::channel(None).0,
-            task: std::sync::Once::new(),
+            task: Mutex::default(),
         }
     }
 
     /// Whether the pod is known.
     pub fn check(&self) -> Result<(), BackendError> {
-        match &self.pod.name {
-            Some(pod) if pod.split('.').all(is_label) => Ok(()),
-            pod => Err(BackendError::fatal(
+        let (name, namespace) = (&self.pod.name, &self.pod.namespace);
+        if name
+            .as_deref()
+            .is_none_or(|name| !name.split('.').all(is_label))
+        {
+            return Err(BackendError::fatal(
                 UNSUITABLE,
                 format!(
-                    "podLabels needs the name of this pod, and {pod:?} is none: set the environment variable POD_NAME by the downward API (fieldRef: metadata.name)"
+                    "podLabels needs the name of this pod, and {name:?} is none: set the environment variable POD_NAME by the downward API (fieldRef: metadata.name)"
+                ),
+            ));
+        }
+        match namespace.as_deref().map(check_namespace) {
+            Some(Err(rule)) => Err(BackendError::fatal(
+                UNSUITABLE,
+                format!(
+                    "podLabels needs the namespace of this pod: POD_NAMESPACE must {rule}, not {namespace:?}"
                 ),
             )),
+            _ => Ok(()),
         }
     }
 
@@ -68,22 +81,35 @@ impl Labels {
 
     /// Returns at once; the label follows.
     pub fn set(&self, leads: bool) {
+        if self.check().is_err() {
+            return; // Which was, or will be, the end of the start.
+        }
         self.wanted.send_replace(Some(leads));
-        self.task.call_once(|| {
+        let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
+        task.get_or_insert_with(|| {
             tokio::spawn(follow(
                 Arc::clone(&self.api),
                 self.pod.clone(),
                 self.wanted.subscribe(),
                 self.written.clone(),
-            ));
+            ))
         });
     }
 
-    /// Waits a little until the label says what it should.
-    pub async fn settle(&self) {
+    /// Waits a little until the label says what it should. It is not written any more.
+    pub async fn close(&self) {
         let wanted = *self.wanted.borrow();
         let mut written = self.written.subscribe();
         let _ = timeout(LAST_WORD, written.wait_for(|written| *written == wanted)).await;
+        let task = self
+            .task
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(task) = task {
+            task.abort();
+            let _ = task.await;
+        }
     }
 }
 
@@ -99,7 +125,11 @@ async fn follow(
     loop {
         let leads = *wanted.borrow_and_update();
         let wrote = match leads {
-            Some(leads) if *written.borrow() != Some(leads) => write(&api, &pod, leads).await,
+            Some(leads) if *written.borrow() != Some(leads) => {
+                // Until there is an answer, nobody knows what it says.
+                written.send_replace(None);
+                write(&api, &pod, leads).await
+            }
             _ => Ok(()),
         };
         match wrote {
@@ -137,6 +167,7 @@ async fn write(api: &Api, pod: &Pod, leads: bool) -> Result<(), BackendError> {
         body: Some(&patch),
         content_type: MERGE_PATCH,
         right: Right::on_pods("patch"),
+        writes: true,
     };
     let answer = api.ask(&asked).await?;
     match answer.status {

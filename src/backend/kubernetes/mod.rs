@@ -9,25 +9,30 @@
 //! - A watch costs one request in minutes and makes a hand-over a matter of milliseconds, but needs a right
 //!   more. Without it, followers ask at every interval.
 
-pub mod access;
+mod access;
 mod api;
 mod failure;
 mod labels;
+mod plugin;
 mod record;
+mod session;
 mod watch;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use http::Method;
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 
-use self::access::{Place, Pod, check_namespace, is_label};
+pub use self::access::{Place, Pod};
+use self::access::{check_namespace, is_label};
 use self::api::{Answer, Api, Asked};
-use self::failure::{Right, failure, missing, rules, unless_read};
+use self::failure::{Right, ambiguous_if_writing, failure, missing, rules};
 use self::labels::Labels;
 use self::record::Lease;
 use super::observed::{Change, Observed, Record, Records, Written};
@@ -51,6 +56,8 @@ pub struct KubernetesOptions {
     pub lease: Duration,
     /// The Lease whose rights are looked at when the cluster starts, and that the pod's label is about.
     pub election: ElectionName,
+    /// Whether an instance ever tries to lead: only then it needs to write.
+    pub takes_part: bool,
     /// Whether this pod is labelled with its role.
     pub pod_labels: bool,
     pub pod: Pod,
@@ -61,8 +68,11 @@ pub struct KubernetesOptions {
 pub struct Kubernetes {
     leases: Observed<Leases>,
     election: ElectionName,
+    takes_part: bool,
     labels: Option<Labels>,
     watching: Mutex<HashMap<ElectionName, Arc<Watchers>>>,
+    running_watches: Mutex<JoinSet<()>>,
+    told_of_polling: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -78,7 +88,7 @@ pub fn open(
     if let Some(namespace) = &options.place.namespace {
         check_namespace(namespace).map_err(|rule| BadStore {
             parameter: "namespace",
-            rule,
+            rule: format!("{rule}, not {namespace:?}"),
         })?;
     }
     let api = Api::new(options.place, options.timeout, options.lease);
@@ -89,8 +99,11 @@ pub fn open(
     Ok(Arc::new(Kubernetes {
         leases: Observed::new(Leases { api }, clock),
         election: options.election,
+        takes_part: options.takes_part,
         labels,
         watching: Mutex::default(),
+        running_watches: Mutex::default(),
+        told_of_polling: AtomicBool::new(false),
     }))
 }
 
@@ -131,6 +144,7 @@ impl Backend for Kubernetes {
             .into_iter()
             .zip(allowed)
             .filter_map(|(right, allowed)| (allowed == Some(false)).then_some(right))
+            .filter(|right| self.takes_part || matches!(right.verb, "get" | "watch"))
             .collect();
 
         let watch = Right::on_leases("watch");
@@ -148,7 +162,7 @@ impl Backend for Kubernetes {
             return Err(missing(&lacking, namespace));
         }
         if !may_watch {
-            tell_of_polling(namespace);
+            self.tell_of_polling(namespace);
         }
         let Some(labels) = &self.labels else {
             return Ok(());
@@ -184,7 +198,9 @@ impl Backend for Kubernetes {
             let watchers = self.watchers(&election);
             let listening = watchers.add(election.clone(), hints);
             if let Some(running) = watchers.begin() {
-                tokio::spawn(watch::run(self, election, watchers, running));
+                let mut running_watches = locked(&self.running_watches);
+                while running_watches.try_join_next().is_some() {}
+                running_watches.spawn(watch::run(Arc::clone(&self), election, watchers, running));
             }
             listening.forward().await;
         }))
@@ -200,12 +216,14 @@ impl Backend for Kubernetes {
 
     async fn close(&self) {
         if let Some(labels) = &self.labels {
-            labels.settle().await;
+            labels.close().await;
         }
-        for watchers in self.locked_watching().values() {
+        for watchers in locked(&self.watching).values() {
             watchers.stop();
         }
-        self.api().close().await;
+        let mut running = std::mem::take(&mut *locked(&self.running_watches));
+        running.shutdown().await;
+        self.api().close();
     }
 }
 
@@ -215,12 +233,19 @@ impl Kubernetes {
     }
 
     fn watchers(&self, election: &ElectionName) -> Arc<Watchers> {
-        let mut watching = self.locked_watching();
+        let mut watching = locked(&self.watching);
         Arc::clone(watching.entry(election.clone()).or_default())
     }
 
-    fn locked_watching(&self) -> std::sync::MutexGuard<'_, HashMap<ElectionName, Arc<Watchers>>> {
-        self.watching.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Said once, when it is found out.
+    fn tell_of_polling(&self, namespace: &str) {
+        if self.told_of_polling.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        tracing::info!(
+            "this process may not watch leases in namespace {namespace}, so followers ask at every renewInterval: with that right a hand-over takes milliseconds, and a follower asks less than twice a minute. It would be\n{}",
+            rules(&["get", "create", "update", "watch"].map(Right::on_leases))
+        );
     }
 
     /// `None`: the API server does not tell.
@@ -248,6 +273,7 @@ impl Kubernetes {
             body: Some(&review),
             content_type: JSON,
             right,
+            writes: false,
         };
         let answer = self.api().ask(&asked).await.ok()?;
         match answer.status {
@@ -257,12 +283,8 @@ impl Kubernetes {
     }
 }
 
-/// Said once, when it is found out.
-fn tell_of_polling(namespace: &str) {
-    tracing::info!(
-        "this process may not watch leases in namespace {namespace}, so followers ask at every renewInterval: with that right a hand-over takes milliseconds, and a follower asks less than twice a minute. It would be\n{}",
-        rules(&["get", "create", "update", "watch"].map(Right::on_leases))
-    );
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Leases {
@@ -295,6 +317,7 @@ impl Records for Leases {
             body: None,
             content_type: JSON,
             right: Right::on_leases("get"),
+            writes: false,
         };
         let answer = self.api.ask(&asked).await?;
         match answer.status {
@@ -339,6 +362,7 @@ impl Records for Leases {
             body: Some(&object),
             content_type: JSON,
             right: Right::on_leases(verb),
+            writes: true,
         };
         let answer = self.api.ask(&asked).await?;
         match (answer.status, over) {
@@ -353,10 +377,12 @@ impl Records for Leases {
 fn lease_in(body: Value, asked: &Asked<'_>) -> Result<Lease, BackendError> {
     let kind = body["kind"].as_str().unwrap_or("nothing").to_owned();
     Lease::new(body).ok_or_else(|| {
-        unless_read(
-            asked,
-            "unexpected",
-            format!("the API server answered with {kind} where a Lease was asked for"),
-        )
+        let what = if kind == "Lease" {
+            "a Lease without a resourceVersion"
+        } else {
+            &kind
+        };
+        let message = format!("the API server answered with {what} where a Lease was asked for");
+        ambiguous_if_writing(asked, "unexpected", message)
     })
 }

@@ -1,6 +1,6 @@
 //! Hears of changes to one Lease, for as long as somebody listens.
 //!
-//! A watch goes on from where it broke off. What it says is noted like an answer, on the clock of this
+//! A watch that the server ends goes on from there; one that broke begins anew, with what is now. What it says is noted like an answer, on the clock of this
 //! process, and proves nothing: every take-over is a write on the condition of what was seen.
 
 use std::sync::Arc;
@@ -13,9 +13,10 @@ use tokio::time::{sleep, timeout};
 
 use super::failure::Right;
 use super::record::Lease;
-use super::{Asked, JSON, Kubernetes, tell_of_polling};
+use super::{Asked, JSON, Kubernetes};
 use crate::backend::BackendError;
 use crate::backend::watchers::{Running, Watchers};
+use crate::identity::random_u64;
 use crate::lease::{ElectionName, Hint};
 
 /// The server ends a watch after this time, and it goes on with the next.
@@ -26,8 +27,9 @@ const LONGEST_SILENCE: Duration = Duration::from_secs(90);
 const SHORTEST_WATCH: Duration = Duration::from_secs(1);
 /// How long after an expiry a take-over is heard of at the latest, if there is somebody to take over.
 const TAKEOVER: Duration = Duration::from_secs(2);
-/// The first pause after a watch that broke; later ones double, up to the time of a request.
+/// The first pause after a watch that broke; later ones double, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// A right that was missing may be given while this process runs.
 const PAUSE_WITHOUT_RIGHT: Duration = Duration::from_secs(600);
 /// No event is longer.
@@ -46,9 +48,7 @@ pub(super) async fn run(
         from: None,
         listener: None,
         blind: false,
-        told_of_right: false,
     };
-    let limit = watch.store.api().timeout();
     let mut pause = FIRST_PAUSE;
     while !running.has_ended() {
         let began = Instant::now();
@@ -60,12 +60,12 @@ pub(super) async fn run(
                 continue;
             }
         }
+        // What is going on now is told again with the first event. Where a server was set back, nothing
+        // would be heard from a place that it has not reached yet.
+        watch.from = None;
         let rest = match ended {
             Ok(End::ByServer) => pause,
-            Ok(End::TooOld) => {
-                watch.from = None;
-                FIRST_PAUSE
-            }
+            Ok(End::TooOld) => FIRST_PAUSE,
             Ok(End::NotAllowed) => PAUSE_WITHOUT_RIGHT,
             Err(error) => {
                 if !watch.blind {
@@ -76,8 +76,11 @@ pub(super) async fn run(
             }
         };
         watch.is_blind();
+        // Not all instances at the same moment: a server that comes back has enough to do.
+        let thousandths = u32::try_from(random_u64() % 500).unwrap_or(0);
+        let rest = rest / 2 + rest * thousandths / 1_000;
         let _ = timeout(rest, watch.nobody_listens()).await;
-        pause = (pause * 2).min(limit);
+        pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
 
@@ -91,7 +94,6 @@ struct LeaseWatch {
     listener: Option<u64>,
     /// All listeners know that they are not.
     blind: bool,
-    told_of_right: bool,
 }
 
 enum End {
@@ -105,7 +107,7 @@ impl LeaseWatch {
     /// Until the connection ends, or nobody listens any more.
     async fn hear(&mut self, running: &mut Running) -> Result<End, BackendError> {
         let asked = self.asked().await?;
-        let mut stream = match self.store.api().open(&asked).await? {
+        let mut stream = match self.store.api().stream(&asked).await? {
             Ok(stream) => stream,
             Err(answer) if answer.status == 410 => return Ok(End::TooOld),
             Err(answer) => {
@@ -113,10 +115,8 @@ impl LeaseWatch {
                 if answer.status != 403 {
                     return Err(error);
                 }
-                if let Some(target) = self.store.api().target()
-                    && !std::mem::replace(&mut self.told_of_right, true)
-                {
-                    tell_of_polling(&target.namespace);
+                if let Some(target) = self.store.api().target() {
+                    self.store.tell_of_polling(&target.namespace);
                 }
                 return Ok(End::NotAllowed);
             }
@@ -178,6 +178,7 @@ impl LeaseWatch {
             body: None,
             content_type: JSON,
             right: Right::on_leases("watch"),
+            writes: false,
         })
     }
 
@@ -203,7 +204,10 @@ impl LeaseWatch {
             return Ok(None);
         }
         let lease = match kind {
-            "ADDED" | "MODIFIED" => Lease::new(object),
+            "ADDED" | "MODIFIED" => {
+                let lease = Lease::new(object);
+                Some(lease.ok_or_else(|| broken("the watch told of something that is no Lease"))?)
+            }
             "DELETED" => None,
             _ => return Ok(None),
         };
@@ -216,7 +220,7 @@ impl LeaseWatch {
     /// follow, and one of them is heard.
     fn patience(&self) -> Duration {
         match self.store.leases.remaining(&self.election) {
-            Some(remaining) if !remaining.is_zero() => remaining + TAKEOVER,
+            Some(remaining) if !remaining.is_zero() => LONGEST_SILENCE.min(remaining + TAKEOVER),
             _ => LONGEST_SILENCE,
         }
     }
