@@ -82,6 +82,7 @@ pub struct Token(NonZeroU64);
 impl Token {
     /// JavaScript's largest exact integer. Tokens are plain numbers there.
     pub const MAX: u64 = (1 << 53) - 1;
+    pub const FIRST: Self = Self(NonZeroU64::MIN);
 
     /// `None` for zero and for what a JavaScript number cannot hold.
     pub fn new(number: u64) -> Option<Self> {

@@ -8,12 +8,16 @@
 //! Why it is safe: a leader trusts a write from before it was sent, a follower counts from after it was
 //! received. The follower's wait therefore begins later, and is longer by the room of `timing`.
 //!
-//! Pure: no I/O, no clock. Keep one [`Observation`] per election, for as long as the process lives; one
+//! What follows from it for somebody who asks is decided here as well ([`decide`]), and how the next term
+//! is numbered ([`Numbering`]).
+//!
+//! Pure: no I/O, no clock. Keep one [`Observation`] per election, for as long as somebody campaigns; one
 //! that was just made has seen nothing, and waits a whole duration once more.
 
 use std::time::Duration;
 
 use crate::clock::Moment;
+use crate::lease::Token;
 
 /// What one instance has seen of one election's record.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -77,6 +81,84 @@ impl<Version: PartialEq> Default for Observation<Version> {
     }
 }
 
+/// What somebody wants of a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Wish {
+    /// A term of its own.
+    Campaign,
+    /// To go on with this term.
+    Renew(Token),
+    /// To end this term.
+    Release(Token),
+}
+
+/// What becomes of it. All but `Deny` is a write, on the condition of the very version that was judged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Decision {
+    /// A new term, under the next number.
+    Begin,
+    Renew,
+    Release,
+    Deny,
+}
+
+/// Decides for `me`. `named` is the term that the record names, if it can be read; `remaining` is how
+/// long the record's lease still runs by observation (`None`: nobody holds it).
+pub fn decide<Owner: PartialEq>(
+    me: &Owner,
+    wish: Wish,
+    named: Option<(&Owner, Token)>,
+    remaining: Option<Duration>,
+) -> Decision {
+    let mine = named.filter(|(owner, _)| *owner == me);
+    let is_current = |term: Token| mine.is_some_and(|(_, token)| token == term);
+    let is_over = remaining.is_none_or(|remaining| remaining.is_zero());
+    match wish {
+        // One of mine is a term whose beginning was not answered: nobody acts under it.
+        Wish::Campaign if is_over || mine.is_some() => Decision::Begin,
+        Wish::Renew(term) if is_current(term) => Decision::Renew,
+        Wish::Release(term) if is_current(term) => Decision::Release,
+        _ => Decision::Deny,
+    }
+}
+
+/// Numbers the terms of one election: each is larger than all that were heard of.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct Numbering {
+    largest: Option<Token>,
+}
+
+impl Numbering {
+    /// No term gets a larger number: the year 2200 in microseconds, which is what a clock makes of it. A
+    /// larger one is a slip, and followed it would soon leave no number at all. It is the same for all,
+    /// whatever their clocks say: otherwise one would go back where another went on.
+    pub const LAST: u64 = 7_258_118_400_000_000;
+
+    /// Whether this can be the number of a term.
+    pub fn allows(token: Token) -> bool {
+        token.number() <= Self::LAST
+    }
+
+    /// A record holds this number.
+    pub fn heard(&mut self, token: Token) {
+        // The last one was given: whatever is used after it is a new beginning.
+        self.largest
+            .take_if(|largest| largest.number() >= Self::LAST);
+        self.largest = self
+            .largest
+            .max(Some(token).filter(|_| Self::allows(token)));
+    }
+
+    /// At least `floor`. After the last number it begins anew with `floor`: an election that could never
+    /// be won again would be worse.
+    pub fn next(&self, floor: u64) -> Token {
+        let allowed = |number: u64| Token::new(number).filter(|token| Self::allows(*token));
+        let next = self.largest.map_or(1, |largest| largest.number() + 1);
+        let floor = allowed(floor).unwrap_or(Token::FIRST);
+        allowed(next).map_or(floor, |next| next.max(floor))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -129,5 +211,85 @@ mod tests {
         observation.observe(1, LEASE, at(0));
         observation.clear();
         assert_eq!(observation.expired(at(1_000)), None);
+    }
+
+    fn token(number: u64) -> Token {
+        Token::new(number).unwrap()
+    }
+
+    #[test]
+    fn a_campaign_begins_a_term_where_nobody_holds_one_or_it_has_expired_or_it_is_its_own() {
+        let left = Some(Duration::from_nanos(1));
+        for (named, remaining, decision) in [
+            (None, None, Decision::Begin),
+            (None, Some(Duration::ZERO), Decision::Begin),
+            (None, left, Decision::Deny),
+            (Some((&"b", token(7))), None, Decision::Begin),
+            (
+                Some((&"b", token(7))),
+                Some(Duration::ZERO),
+                Decision::Begin,
+            ),
+            (Some((&"b", token(7))), left, Decision::Deny),
+            (Some((&"a", token(7))), left, Decision::Begin),
+        ] {
+            assert_eq!(decide(&"a", Wish::Campaign, named, remaining), decision);
+        }
+    }
+
+    #[test]
+    fn a_renewal_or_a_release_is_for_this_very_owner_and_term_however_long_the_record_stood() {
+        for (wish, done) in [
+            (Wish::Renew(token(7)), Decision::Renew),
+            (Wish::Release(token(7)), Decision::Release),
+        ] {
+            for remaining in [None, Some(Duration::ZERO), Some(LEASE)] {
+                for (named, decision) in [
+                    (Some((&"a", token(7))), done),
+                    (Some((&"a", token(6))), Decision::Deny),
+                    (Some((&"a", token(8))), Decision::Deny),
+                    (Some((&"b", token(7))), Decision::Deny),
+                    (None, Decision::Deny),
+                ] {
+                    assert_eq!(decide(&"a", wish, named, remaining), decision);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn each_term_has_a_larger_number_than_all_that_were_heard_of_and_at_least_the_floor() {
+        let mut numbering = Numbering::default();
+        assert_eq!(numbering.next(0), token(1));
+        assert_eq!(numbering.next(500), token(500));
+        for (heard, next) in [(700, 701), (3, 701), (701, 702)] {
+            numbering.heard(token(heard));
+            assert_eq!(numbering.next(500), token(next));
+        }
+        assert_eq!(
+            numbering.next(u64::MAX),
+            token(702),
+            "a clock that is set wrong"
+        );
+    }
+
+    #[test]
+    fn a_number_that_leaves_no_room_is_no_number() {
+        let mut numbering = Numbering::default();
+        numbering.heard(token(700));
+        numbering.heard(token(Token::MAX));
+        numbering.heard(token(Numbering::LAST + 1));
+        assert_eq!(numbering.next(500), token(701));
+    }
+
+    #[test]
+    fn after_the_last_number_it_begins_anew_and_grows_again() {
+        let mut numbering = Numbering::default();
+        numbering.heard(token(Numbering::LAST - 1));
+        assert_eq!(numbering.next(500), token(Numbering::LAST));
+        numbering.heard(token(Numbering::LAST));
+        assert_eq!(numbering.next(500), token(500));
+        numbering.heard(token(500));
+        assert_eq!(numbering.next(500), token(501));
     }
 }
