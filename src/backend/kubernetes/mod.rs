@@ -327,48 +327,50 @@ impl Records for Leases {
         }
     }
 
-    async fn write(
+    async fn create(
         &self,
         election: &ElectionName,
-        over: Option<&Lease>,
-        change: Change<'_>,
-    ) -> Result<Written<Lease>, BackendError> {
-        let (object, method, name, verb) = match (over, change) {
-            (Some(lease), change) => (
-                lease.changed(change),
-                Method::PUT,
-                election.as_str(),
-                "update",
-            ),
-            (
-                None,
-                Change::Begin {
-                    owner,
-                    token,
-                    duration,
-                },
-            ) => (
-                record::first(election, owner, token, duration),
-                Method::POST,
-                "",
-                "create",
-            ),
-            // There is nothing left to renew or to release.
-            (None, Change::Renew { .. } | Change::Release) => return Ok(Written::Changed),
-        };
+        owner: &Owner,
+        token: Token,
+        duration: Duration,
+    ) -> Result<Option<Lease>, BackendError> {
+        let object = record::first(election, owner, token, duration);
         let asked = Asked {
-            method,
-            path: self.path(name).await?,
+            method: Method::POST,
+            path: self.path("").await?,
             body: Some(&object),
             content_type: JSON,
-            right: Right::on_leases(verb),
+            right: Right::on_leases("create"),
             writes: true,
         };
         let answer = self.api.ask(&asked).await?;
-        match (answer.status, over) {
-            (200, _) | (201, None) => lease_in(answer.body, &asked).map(Written::Done),
-            (201, Some(_)) => lease_in(answer.body, &asked).map(Written::Made),
-            (409, _) | (404, Some(_)) => Ok(Written::Changed),
+        match answer.status {
+            200 | 201 => lease_in(answer.body, &asked).map(Some),
+            409 => Ok(None),
+            _ => Err(self.failed(&answer, &asked)),
+        }
+    }
+
+    async fn write(
+        &self,
+        election: &ElectionName,
+        over: &Lease,
+        change: Change<'_>,
+    ) -> Result<Written<Lease>, BackendError> {
+        let object = over.changed(change);
+        let asked = Asked {
+            method: Method::PUT,
+            path: self.path(election.as_str()).await?,
+            body: Some(&object),
+            content_type: JSON,
+            right: Right::on_leases("update"),
+            writes: true,
+        };
+        let answer = self.api.ask(&asked).await?;
+        match answer.status {
+            200 => lease_in(answer.body, &asked).map(Written::Done),
+            201 => lease_in(answer.body, &asked).map(Written::Made),
+            404 | 409 => Ok(Written::Changed),
             _ => Err(self.failed(&answer, &asked)),
         }
     }

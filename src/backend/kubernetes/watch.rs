@@ -211,8 +211,9 @@ impl LeaseWatch {
             "DELETED" => None,
             _ => return Ok(None),
         };
-        let hint = self.store.leases.saw(&self.election, lease);
-        self.watchers.tell_all(hint);
+        if let Some(hint) = self.store.leases.saw(&self.election, lease) {
+            self.watchers.tell_all(hint);
+        }
         Ok(None)
     }
 

@@ -1,0 +1,367 @@
+//! One adapter for all stores that keep a versioned record and write it on a condition, and that do not
+//! judge expiry: it turns reads and conditional writes into attempts.
+//!
+//! A store says how its records are read and written ([`Records`]); what they mean for an election is
+//! decided here. A lease of somebody else has expired when its record stood still for the duration that
+//! it names, on this process's own clock, counted from the receipt (see `observation`). Then it is taken
+//! over by a write on the condition of that very version.
+//!
+//! What is known of a record, from the last write or from a watch, saves a read where it would lead to a
+//! write anyway: the write's condition finds out whether it still holds.
+
+mod known;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use self::known::{Known, Plan, Seen};
+use super::{Attempt, BackendError};
+use crate::clock::{Clock, Moment};
+use crate::lease::{ElectionName, Hint, LONGEST_LEASE, Leader, Outcome, Owner, Token};
+
+/// How often one attempt writes again because somebody else wrote in between. Whoever asks gives up
+/// earlier; this only bounds a store that answers so for ever.
+const TRIES: u32 = 100;
+/// The pause before the second try and all later ones. The first is at once: two rivals met by chance.
+const PAUSE: Duration = Duration::from_millis(25);
+/// How often one look reads because events came in between. The last answer counts anyway.
+const READS: u32 = 3;
+
+/// What a record says, whoever wrote it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Record {
+    /// Changes with every write. No order is assumed.
+    pub version: String,
+    /// `None`: the lease is free.
+    pub holder: Option<Holder>,
+    /// The largest token that was given, as far as the record knows.
+    pub last: Option<Token>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Holder {
+    /// `None`: its name cannot be read.
+    pub leader: Option<Leader>,
+    pub lasts: Lasts,
+}
+
+/// How long a holder's lease lasts after each write, by its record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lasts {
+    For(Duration),
+    /// It does not say, or nothing that makes sense: like a lease of the asker's own.
+    Unsaid,
+}
+
+impl Lasts {
+    /// What is longer than any lease is a slip, and must not bar the election for years.
+    pub fn new(duration: Option<Duration>) -> Self {
+        match duration {
+            Some(duration) if !duration.is_zero() && duration <= LONGEST_LEASE => {
+                Self::For(duration)
+            }
+            _ => Self::Unsaid,
+        }
+    }
+}
+
+/// What is to be written over a record.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Change<'a> {
+    /// A new term, whoever held the lease before.
+    Begin {
+        owner: &'a Owner,
+        token: Token,
+        duration: Duration,
+    },
+    /// The holder and its term stay.
+    Renew { duration: Duration },
+    /// Nobody holds the lease. The token stays, as the last that was given.
+    Release,
+}
+
+pub(super) enum Written<Entry> {
+    Done(Entry),
+    /// There was no record any more, and the write made one. Only of a store whose condition lets that
+    /// happen.
+    Made(Entry),
+    /// Somebody else wrote or deleted first; nothing was written.
+    Changed,
+}
+
+/// A place that keeps one record for each election.
+///
+/// [`Observed`] relies on this:
+///
+/// - **A read is linearizable**: it shows every write that was answered before it was sent. One from a
+///   replica or a cache that lags is none.
+/// - **Every write changes the version**, also one that changes nothing else. A hash of the content (an S3
+///   `ETag`) is a version only if the content holds a counter: otherwise a leader that renews looks dead.
+///   No order of versions is assumed, and none is used again.
+/// - **A write is atomic and conditional**: of two over one version at most one is done.
+/// - **What is stored is at least the duration that was asked for**, rounded up where the store is coarse:
+///   leadership counts on it. A record that is renewed gets the duration of its renewal.
+/// - **An unanswered write is an `Ambiguous` error**; a `Transient` one surely was not applied. A write that
+///   is sent again after it may have been applied must tell its own doing from somebody else's, or be
+///   `Changed`: that is looked into.
+/// - **Nothing is written after a drop** of the future, except by a request that was sent before.
+#[async_trait]
+pub(super) trait Records: fmt::Debug + Send + Sync + 'static {
+    /// A record as the store has it, with all that is not ours in it.
+    type Entry: fmt::Debug + Clone + Send + Sync + 'static;
+
+    fn record(&self, entry: &Self::Entry) -> Record;
+
+    /// `None`: there is none.
+    async fn read(&self, election: &ElectionName) -> Result<Option<Self::Entry>, BackendError>;
+
+    /// Makes the record, with a first term, on the condition that there is none. `None`: there is one.
+    async fn create(
+        &self,
+        election: &ElectionName,
+        owner: &Owner,
+        token: Token,
+        duration: Duration,
+    ) -> Result<Option<Self::Entry>, BackendError>;
+
+    /// Writes on the condition that the record still is of this very version.
+    async fn write(
+        &self,
+        election: &ElectionName,
+        over: &Self::Entry,
+        change: Change<'_>,
+    ) -> Result<Written<Self::Entry>, BackendError>;
+}
+
+/// See the module's description.
+pub(super) struct Observed<R: Records> {
+    pub records: R,
+    clock: Arc<dyn Clock>,
+    elections: Mutex<HashMap<ElectionName, Known<R::Entry>>>,
+}
+
+impl<R: Records> Observed<R> {
+    pub fn new(records: R, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            records,
+            clock,
+            elections: Mutex::default(),
+        }
+    }
+
+    /// [`Backend::attempt`](super::Backend::attempt).
+    pub async fn attempt(&self, attempt: &Attempt<'_>) -> Result<Outcome, BackendError> {
+        let election = attempt.election;
+        let duration = attempt.duration;
+        let mut plan = self.with(election, |known, now| known.plan_to_write(attempt, now));
+        for tries in 0..TRIES {
+            let next = if let Some(plan) = plan.take() {
+                plan
+            } else {
+                let decide = |known: &mut Known<_>, now| known.plan(attempt, now);
+                self.look(election, decide).await?
+            };
+            let (written, token) = match next {
+                Plan::Denied(outcome) => return Ok(outcome),
+                Plan::Create(token) => {
+                    let (records, owner) = (&self.records, attempt.owner);
+                    let made = records.create(election, owner, token, duration).await?;
+                    let made = made.map_or(Written::Changed, Written::Done);
+                    (self.note(election, None, made), token)
+                }
+                Plan::Begin(over, token) => {
+                    let change = Change::Begin {
+                        owner: attempt.owner,
+                        token,
+                        duration,
+                    };
+                    (self.write(election, &over, change).await?, token)
+                }
+                Plan::Renew(over, token) => {
+                    let change = Change::Renew { duration };
+                    let written = self.write(election, &over, change).await?;
+                    if let Noted::Made = written {
+                        // The record was deleted, and with it the term: somebody else may have led since.
+                        return Ok(Outcome::Other {
+                            leader: None,
+                            remaining: None,
+                        });
+                    }
+                    (written, token)
+                }
+            };
+            match written {
+                Noted::Changed => pause_after(election, tries).await,
+                Noted::Done | Noted::Made => {
+                    return Ok(Outcome::Held {
+                        token,
+                        valid_for: duration,
+                    });
+                }
+            }
+        }
+        Err(busy(election))
+    }
+
+    /// [`Backend::release`](super::Backend::release).
+    pub async fn release(
+        &self,
+        election: &ElectionName,
+        owner: &Owner,
+        token: Token,
+    ) -> Result<bool, BackendError> {
+        let ours = |known: &mut Known<R::Entry>, _| known.entry_of(owner, token);
+        let mut over = self.with(election, ours);
+        for tries in 0..TRIES {
+            if over.is_none() {
+                over = self.look(election, ours).await?;
+            }
+            let Some(entry) = over.take() else {
+                return Ok(false);
+            };
+            match self.write(election, &entry, Change::Release).await? {
+                Noted::Changed => pause_after(election, tries).await,
+                Noted::Done | Noted::Made => return Ok(true),
+            }
+        }
+        Err(busy(election))
+    }
+
+    /// [`Backend::peek`](super::Backend::peek).
+    pub async fn peek(&self, election: &ElectionName) -> Result<Option<Leader>, BackendError> {
+        let entry = self.records.read(election).await?;
+        let record = entry.map(|entry| self.records.record(&entry));
+        Ok(self.with(election, |known, now| known.peeked(record, now)))
+    }
+
+    /// A watch tells of a record (`None`: it was deleted). Returns what campaigns should hear of it.
+    pub fn saw(&self, election: &ElectionName, entry: Option<R::Entry>) -> Option<Hint> {
+        let seen = entry.map(|entry| self.seen(entry));
+        self.with(election, |known, now| known.told(seen, now))
+    }
+
+    /// How long the lease that was seen last still runs; zero: it has expired. `None`: nobody held it.
+    pub fn remaining(&self, election: &ElectionName) -> Option<Duration> {
+        let now = self.clock.now();
+        self.lock().get(election)?.remaining(now)
+    }
+
+    /// Reads the record, and decides from the latest news.
+    async fn look<T>(
+        &self,
+        election: &ElectionName,
+        decide: impl Fn(&mut Known<R::Entry>, Moment) -> T,
+    ) -> Result<T, BackendError> {
+        let mut reads = 1;
+        loop {
+            let sent = self.with(election, |known, _| known.sending());
+            let entry = self.records.read(election).await?;
+            let seen = entry.map(|entry| self.seen(entry));
+            let decided = self.with(election, |known, now| {
+                if reads < READS && known.is_overtaken(sent, seen.as_ref()) {
+                    return None;
+                }
+                known.answered(seen, now);
+                Some(decide(known, now))
+            });
+            if let Some(decided) = decided {
+                return Ok(decided);
+            }
+            tracing::debug!(%election, "a change overtook the answer: looking again");
+            reads += 1;
+        }
+    }
+
+    async fn write(
+        &self,
+        election: &ElectionName,
+        over: &R::Entry,
+        change: Change<'_>,
+    ) -> Result<Noted, BackendError> {
+        let written = self.records.write(election, over, change).await?;
+        Ok(self.note(election, Some(over), written))
+    }
+
+    fn note(
+        &self,
+        election: &ElectionName,
+        over: Option<&R::Entry>,
+        written: Written<R::Entry>,
+    ) -> Noted {
+        let (entry, noted) = match written {
+            Written::Done(entry) => (entry, Noted::Done),
+            Written::Made(entry) => (entry, Noted::Made),
+            Written::Changed => {
+                let over = over.map(|over| self.records.record(over).version);
+                self.with(election, |known, _| known.met_a_change(over.as_deref()));
+                return Noted::Changed;
+            }
+        };
+        let seen = self.seen(entry);
+        self.with(election, |known, now| known.wrote(seen, now));
+        noted
+    }
+
+    fn seen(&self, entry: R::Entry) -> Seen<R::Entry> {
+        let record = self.records.record(&entry);
+        Seen { entry, record }
+    }
+
+    /// What is odd is logged without the lock: whoever reads the log may be slow.
+    fn with<T>(
+        &self,
+        election: &ElectionName,
+        then: impl FnOnce(&mut Known<R::Entry>, Moment) -> T,
+    ) -> T {
+        let (result, oddities) = {
+            let mut elections = self.lock();
+            let known = elections.entry(election.clone()).or_insert_with(Known::new);
+            let result = then(known, self.clock.now());
+            (result, known.unlogged())
+        };
+        for oddity in oddities {
+            tracing::warn!(%election, "{}", oddity.words());
+        }
+        result
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<ElectionName, Known<R::Entry>>> {
+        self.elections
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+enum Noted {
+    Done,
+    Made,
+    Changed,
+}
+
+async fn pause_after(election: &ElectionName, tries: u32) {
+    tracing::debug!(%election, "the record changed in between: looking again");
+    if tries > 0 {
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+fn busy(election: &ElectionName) -> BackendError {
+    BackendError::transient(
+        "conflict",
+        format!("others write the record of election {election} faster than this instance can"),
+    )
+}
+
+impl<R: Records> fmt::Debug for Observed<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Observed")
+            .field("records", &self.records)
+            .finish_non_exhaustive()
+    }
+}
