@@ -802,3 +802,39 @@ test("a function that has a logger's functions is a logger", async () => {
     { name: "ConfigError", message: /"logger" must be/ },
   );
 });
+
+test("whoever wanted a cluster and was refused leads nowhere until another start works", async () => {
+  const refuse = { ...CONFIG, cluster: { ...CONFIG.cluster, leaseDuration: "15s" } };
+  const before = [
+    (environment, fn) => environment.whenLeader(fn),
+    (environment) => environment.useCluster(),
+    () => {},
+  ];
+  for (const register of before) {
+    for (const bad of [refuse, null, { logger: 5 }]) {
+      const { environment, native } = lonely();
+      native.checkConfig = () => {
+        throw Object.assign(new Error("refused"), { code: "WHENLEADER_CONFIG" });
+      };
+      const led = [];
+      register(environment, () => led.push("before"));
+      await assert.rejects(environment.startCluster(bad), { name: "ConfigError" });
+      environment.whenLeader(() => led.push("after"));
+      await sleep(20);
+      assert.deepEqual(led, []);
+      assert.equal(environment.useCluster().isLeader(), false);
+    }
+  }
+});
+
+test("a process that leads alone already goes on when a start is refused", async () => {
+  const { environment, native } = lonely();
+  environment.whenLeader(() => {});
+  await sleep(5);
+  assert.equal(environment.useCluster().isLeader(), true);
+  native.checkConfig = () => {
+    throw Object.assign(new Error("refused"), { code: "WHENLEADER_CONFIG" });
+  };
+  await assert.rejects(environment.startCluster(CONFIG), { name: "ConfigError" });
+  assert.equal(environment.useCluster().isLeader(), true);
+});

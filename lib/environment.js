@@ -182,41 +182,69 @@ class Environment {
     } finally {
       this.#startsToCome -= 1;
     }
-    const given = config === undefined ? null : readConfig(config);
-    const ownLogger = checkLogger(logger ?? given?.logger);
-    if (ownLogger !== undefined) this.useLogger(ownLogger);
-
-    const state = this.#state;
-    if (state.kind === "starting" || state.kind === "running") {
-      const { plan } = state;
-      if (given !== null && given.json !== plan.json) {
-        if (plan.mode !== "local") {
-          // Perhaps the same in other words; if it is not, the native side says so.
-          await this.#native
-            .startCluster(given.json, "startCluster()", this.#world.cwd())
-            .catch((error) => {
-              throw fromNative(error);
-            });
-        } else if (plan.implicit) {
-          this.#leaveImplicitCluster("startCluster()");
-          return this.startCluster(config, logger);
-        } else {
-          throw new ConfigError(
-            "startCluster() was called with another configuration, but a cluster already runs in " +
-              "this process: call stopCluster() first",
-          );
-        }
-      }
-      if (state.kind === "starting") await state.done;
-      return this.useCluster(undefined);
+    try {
+      const given = config === undefined ? null : readConfig(config);
+      const ownLogger = checkLogger(logger ?? given?.logger);
+      if (ownLogger !== undefined) this.useLogger(ownLogger);
+      return this.#start(given);
+    } catch (error) {
+      this.#waitForAnotherStart();
+      throw error;
     }
+  }
+
+  /**
+   * Throws at once if there is something to be refused: nobody may lead before that is known.
+   *
+   * @param {ReturnType<typeof readConfig> | null} given
+   * @returns {Promise<Cluster>}
+   */
+  #start(given) {
+    const state = this.#state;
+    if (state.kind === "starting" || state.kind === "running") return this.#joinStart(state, given);
     const plan = given === null ? this.#choose(false) : this.#planFor(given.json);
     if (state.kind === "chosen" && (given !== null || plan.mode !== "local")) {
       this.#refuseIfLed("startCluster()");
     }
     this.#clusters.set(undefined, this.#clusters.get(undefined) ?? new Cluster(this, undefined));
-    await this.#begin(plan);
+    return this.#begin(plan).then(() => this.useCluster(undefined));
+  }
+
+  /**
+   * @param {Extract<State, { kind: "starting" | "running" }>} state
+   * @param {ReturnType<typeof readConfig> | null} given
+   * @returns {Promise<Cluster>}
+   */
+  async #joinStart(state, given) {
+    const { plan } = state;
+    if (given !== null && given.json !== plan.json) {
+      if (plan.mode !== "local") {
+        // Perhaps the same in other words; if it is not, the native side says so.
+        await this.#native
+          .startCluster(given.json, "startCluster()", this.#world.cwd())
+          .catch((error) => {
+            throw fromNative(error);
+          });
+      } else if (plan.implicit) {
+        this.#leaveImplicitCluster("startCluster()");
+        return this.#start(given);
+      } else {
+        throw new ConfigError(
+          "startCluster() was called with another configuration, but a cluster already runs in " +
+            "this process: call stopCluster() first",
+        );
+      }
+    }
+    if (state.kind === "starting") await state.done;
     return this.useCluster(undefined);
+  }
+
+  /** Who wanted a cluster, and was refused, does not lead alone instead. */
+  #waitForAnotherStart() {
+    const { kind } = this.#state;
+    if ((kind === "idle" || kind === "chosen") && this.#ledFor === null) {
+      this.#state = { kind: "expecting", stopped: null };
+    }
   }
 
   /** @returns {Promise<void>} */
