@@ -144,9 +144,8 @@ impl Numbering {
         // The last one was given: whatever is used after it is a new beginning.
         self.largest
             .take_if(|largest| largest.number() >= Self::LAST);
-        self.largest = self
-            .largest
-            .max(Some(token).filter(|_| Self::allows(token)));
+        let number = Some(token).filter(|token| Self::allows(*token));
+        self.largest = self.largest.max(number);
     }
 
     /// At least `floor`. After the last number it begins anew with `floor`: an election that could never

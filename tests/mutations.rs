@@ -391,9 +391,18 @@ const MUTANTS: &[Mutant] = &[
         name: "a takeover keeps the token",
         hints: &["--family", "followers"],
         edits: &[(
-            ADAPTER,
-            "token: record.token + 1,",
-            "token: record.token.max(1),",
+            OBSERVATION,
+            "|largest| largest.number() + 1)",
+            "|largest| largest.number())",
+        )],
+    },
+    Mutant {
+        name: "a token that was heard of is forgotten again",
+        hints: &["--family", "followers"],
+        edits: &[(
+            OBSERVATION,
+            "self.largest.max(number)",
+            "self.largest.min(number)",
         )],
     },
     Mutant {
@@ -403,6 +412,23 @@ const MUTANTS: &[Mutant] = &[
             STORE,
             "self.nonce == other.nonce",
             "self.name == other.name",
+        )],
+    },
+    Mutant {
+        name: "a record of one with the same name is taken for its own",
+        hints: &["--family", "followers"],
+        edits: &[(
+            STORE,
+            "#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Holder {",
+            "impl PartialEq for Holder {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+#[derive(Debug, Clone, Copy, Eq, Hash)]
+pub struct Holder {",
         )],
     },
     Mutant {
@@ -421,6 +447,146 @@ const MUTANTS: &[Mutant] = &[
             ADAPTER,
             "self.observation.observe(version, record.duration, now)",
             "self.observation.observe(record.token + version * 0, record.duration, now)",
+        )],
+    },
+    Mutant {
+        name: "a takeover as soon as the record has stood for half its duration",
+        hints: &["--family", "followers"],
+        edits: &[(
+            OBSERVATION,
+            ".saturating_sub(now.since(seen.since))",
+            ".saturating_sub(now.since(seen.since) * 2)",
+        )],
+    },
+    Mutant {
+        name: "a campaign writes whatever the record says",
+        hints: &["--family", "followers"],
+        edits: &[(
+            OBSERVATION,
+            "Wish::Campaign if is_over || mine.is_some() =>",
+            "Wish::Campaign =>",
+        )],
+    },
+    Mutant {
+        name: "a campaign that finds itself goes on without a new term",
+        hints: &["--family", "followers"],
+        edits: &[(
+            OBSERVATION,
+            "Wish::Campaign if is_over || mine.is_some() => Decision::Begin,",
+            "Wish::Campaign if mine.is_some() => Decision::Renew,
+        Wish::Campaign if is_over => Decision::Begin,",
+        )],
+    },
+    Mutant {
+        name: "expiry counts from the time that the writer put into the record",
+        hints: &["--family", "followers"],
+        edits: &[
+            (
+                STORE,
+                "    pub token: u64,
+    pub duration: Duration,",
+                "    pub token: u64,
+    pub written: Moment,
+    pub duration: Duration,",
+            ),
+            (
+                STORE,
+                "                token: 0,",
+                "                token: 0,
+                written: Moment::ORIGIN,",
+            ),
+            (
+                ADAPTER,
+                "                token: next_token(record),",
+                "                token: next_token(record),
+                written: now,",
+            ),
+            (
+                ADAPTER,
+                "Decision::Renew => Record {",
+                "Decision::Renew => Record {
+                written: now,",
+            ),
+            (
+                ADAPTER,
+                "Some(self.observation.observe(version, record.duration, now))",
+                "self.observation.observe(version, record.duration, record.written);
+        self.observation.remaining(now)",
+            ),
+        ],
+    },
+    Mutant {
+        name: "a release by the holder alone, whatever the term",
+        hints: &["--family", "followers"],
+        edits: &[(
+            OBSERVATION,
+            "Wish::Release(term) if is_current(term) =>",
+            "Wish::Release(_) if mine.is_some() =>",
+        )],
+    },
+    Mutant {
+        name: "an expired lease is left alone",
+        hints: &["--family", "followers"],
+        edits: &[(
+            OBSERVATION,
+            "remaining.is_none_or(|remaining| remaining.is_zero())",
+            "remaining.is_none()",
+        )],
+    },
+    Mutant {
+        name: "a renewal by the holder alone, whatever the term",
+        hints: &["--family", "followers", "--class", "lost-write"],
+        edits: &[(
+            OBSERVATION,
+            "Wish::Renew(term) if is_current(term) =>",
+            "Wish::Renew(_) if mine.is_some() =>",
+        )],
+    },
+    Mutant {
+        name: "a renewal of whatever the record has become",
+        hints: &["--family", "followers"],
+        edits: &[(
+            OBSERVATION,
+            "Wish::Renew(term) if is_current(term) =>",
+            "Wish::Renew(_) if named.is_some() =>",
+        )],
+    },
+    Mutant {
+        name: "a renewal of a term of that number, whoever holds it",
+        hints: &["--family", "followers"],
+        edits: &[(
+            OBSERVATION,
+            "named.filter(|(owner, _)| *owner == me)",
+            "named.filter(|(owner, _)| *owner == me || wish != Wish::Campaign)",
+        )],
+    },
+    Mutant {
+        name: "a release of whatever the record has become",
+        hints: &["--family", "followers"],
+        edits: &[(
+            OBSERVATION,
+            "Wish::Release(term) if is_current(term) =>",
+            "Wish::Release(_) if named.is_some() =>",
+        )],
+    },
+    Mutant {
+        name: "the answer to a denied renewal is a new term",
+        hints: &["--family", "followers"],
+        edits: &[(
+            OBSERVATION,
+            "Wish::Release(term) if is_current(term) => Decision::Release,",
+            "Wish::Renew(_) if is_over => Decision::Begin,
+        Wish::Release(term) if is_current(term) => Decision::Release,",
+        )],
+    },
+    Mutant {
+        name: "what was seen of a lease is kept when it is released",
+        hints: &["--family", "followers"],
+        edits: &[(
+            ADAPTER,
+            "            self.observation.clear();
+            return None;",
+            "            return self.observation.remaining(now);",
         )],
     },
     Mutant {

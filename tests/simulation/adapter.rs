@@ -1,12 +1,12 @@
-//! How one process turns reads and conditional writes into attempts: the second family's adapter,
-//! around the product's own `observation`.
+//! How one process turns reads and conditional writes into attempts: the second family's adapter. What
+//! it decides, the product's own `observation` decides; this only brings the records to it.
 
 use std::time::Duration;
 
 use crate::candidate::Op;
 use crate::clock::Moment;
 use crate::lease::Token;
-use crate::observation::Observation;
+use crate::observation::{Decision, Numbering, Observation, Wish, decide};
 use crate::store::{Holder, Record, Reply};
 
 /// How often it looks again if its write met a change.
@@ -56,39 +56,40 @@ impl Adapter {
     pub fn has_read(&mut self, op: Op, (version, record): (u64, Record), now: Moment) -> Step {
         let remaining = self.observe((version, record), now);
         let held = record.held();
-        let denied = Step::Done(Done::Attempted(Reply::Denied {
-            leader: held,
-            remaining,
-        }));
-        let write = |record| Step::Write {
-            expected: version,
-            record,
+        let wish = match op {
+            Op::Campaign => Wish::Campaign,
+            Op::Renew(token) => Wish::Renew(token),
+            Op::Release(token) => Wish::Release(token),
+            Op::Peek => return Step::Done(Done::Seen(held)),
         };
-        let ours = |token: Token| held.is_some_and(|held| held.by(self.me, token));
-        match op {
-            Op::Campaign => {
-                let mine = held.is_some_and(|held| ours(held.token));
-                if mine || remaining.is_none_or(|remaining| remaining.is_zero()) {
-                    write(Record {
-                        holder: Some(self.me),
-                        token: record.token + 1,
-                        duration: self.lease,
-                    })
-                } else {
-                    denied
-                }
-            }
-            Op::Renew(token) if ours(token) => write(Record {
+        let named = held.as_ref().map(|held| (&held.holder, held.token));
+        let record = match decide(&self.me, wish, named, remaining) {
+            Decision::Begin => Record {
+                holder: Some(self.me),
+                token: next_token(record),
+                duration: self.lease,
+            },
+            Decision::Renew => Record {
                 duration: self.lease,
                 ..record
-            }),
-            Op::Renew(_) => denied,
-            Op::Release(token) if ours(token) => write(Record {
+            },
+            Decision::Release => Record {
                 holder: None,
                 ..record
-            }),
-            Op::Release(_) => Step::Done(Done::Released(false)),
-            Op::Peek => Step::Done(Done::Seen(held)),
+            },
+            Decision::Deny => {
+                return Step::Done(match op {
+                    Op::Release(_) => Done::Released(false),
+                    _ => Done::Attempted(Reply::Denied {
+                        leader: held,
+                        remaining,
+                    }),
+                });
+            }
+        };
+        Step::Write {
+            expected: version,
+            record,
         }
     }
 
@@ -118,4 +119,13 @@ impl Adapter {
             },
         }
     }
+}
+
+/// From what the record holds alone: no process here remembers more, and no clock helps.
+fn next_token(record: Record) -> u64 {
+    let mut numbering = Numbering::default();
+    if let Some(last) = Token::new(record.token) {
+        numbering.heard(last);
+    }
+    numbering.next(0).number()
 }
