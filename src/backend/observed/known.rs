@@ -25,6 +25,9 @@ use crate::observation::{Decision, Numbering, Observation, Wish, decide};
 /// How long a lease lasts whose record does not say, for those who never asked for one. They only look.
 const UNSAID: Duration = Duration::from_secs(15);
 
+/// An election that nothing was heard or asked of for so long is forgotten, unless its lease is longer still.
+const IDLE: Duration = Duration::from_secs(10 * 60);
+
 /// An entry with what it says.
 #[derive(Debug, Clone)]
 pub(super) struct Seen<Entry> {
@@ -42,6 +45,7 @@ pub(super) struct Known<Entry> {
     numbering: Numbering,
     /// As long as a lease of ours lasts one whose record does not say. `None`: we never asked for one.
     own_duration: Option<Duration>,
+    used: Moment,
     /// How many events came.
     events: u64,
     /// The version that a write of ours made, until the watch tells of it.
@@ -100,11 +104,23 @@ impl<Entry: Clone> Known<Entry> {
             latest: None,
             numbering: Numbering::default(),
             own_duration: None,
+            used: Moment::ORIGIN,
             events: 0,
             ahead: None,
             oddities: Vec::new(),
             unlogged: Vec::new(),
         }
+    }
+
+    pub fn used(&mut self, now: Moment) {
+        self.used = now;
+    }
+
+    /// Whether nobody needs it any more. Whoever campaigns asks at least every other lease, also where a
+    /// watch tells of changes.
+    pub fn is_idle(&self, now: Moment) -> bool {
+        let lease = self.own_duration.unwrap_or_default();
+        now.since(self.used) > IDLE.max(4 * lease)
     }
 
     // ---- news ----

@@ -32,6 +32,8 @@ const TRIES: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(25);
 /// How often one look reads because events came in between. The last answer counts anyway.
 const READS: u32 = 3;
+/// So many elections are remembered whether anybody needs them or not.
+const ROOM: usize = 64;
 
 /// What a record says, whoever wrote it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -143,7 +145,7 @@ pub(super) trait Records: fmt::Debug + Send + Sync + 'static {
 pub(super) struct Observed<R: Records> {
     pub records: R,
     clock: Arc<dyn Clock>,
-    elections: Mutex<HashMap<ElectionName, Known<R::Entry>>>,
+    elections: Mutex<Elections<R::Entry>>,
 }
 
 impl<R: Records> Observed<R> {
@@ -151,7 +153,7 @@ impl<R: Records> Observed<R> {
         Self {
             records,
             clock,
-            elections: Mutex::default(),
+            elections: Mutex::new(Elections::new()),
         }
     }
 
@@ -249,7 +251,7 @@ impl<R: Records> Observed<R> {
     /// How long the lease that was seen last still runs; zero: it has expired. `None`: nobody held it.
     pub fn remaining(&self, election: &ElectionName) -> Option<Duration> {
         let now = self.clock.now();
-        self.lock().get(election)?.remaining(now)
+        self.lock().known.get(election)?.remaining(now)
     }
 
     /// Reads the record, and decides from the latest news.
@@ -321,8 +323,9 @@ impl<R: Records> Observed<R> {
     ) -> T {
         let (result, oddities) = {
             let mut elections = self.lock();
-            let known = elections.entry(election.clone()).or_insert_with(Known::new);
-            let result = then(known, self.clock.now());
+            let now = self.clock.now();
+            let known = elections.known(election, now);
+            let result = then(known, now);
             (result, known.unlogged())
         };
         for oddity in oddities {
@@ -331,10 +334,37 @@ impl<R: Records> Observed<R> {
         result
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<ElectionName, Known<R::Entry>>> {
+    fn lock(&self) -> MutexGuard<'_, Elections<R::Entry>> {
         self.elections
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What is known of each election that somebody in this process takes part in, or lately did.
+struct Elections<Entry> {
+    known: HashMap<ElectionName, Known<Entry>>,
+    /// One more than so many, and those are looked for that nobody needs.
+    room: usize,
+}
+
+impl<Entry: Clone> Elections<Entry> {
+    fn new() -> Self {
+        Self {
+            known: HashMap::new(),
+            room: ROOM,
+        }
+    }
+
+    fn known(&mut self, election: &ElectionName, now: Moment) -> &mut Known<Entry> {
+        if self.known.len() >= self.room && !self.known.contains_key(election) {
+            self.known.retain(|_, known| !known.is_idle(now));
+            self.room = ROOM.max(2 * self.known.len());
+        }
+        let known = self.known.entry(election.clone());
+        let known = known.or_insert_with(Known::new);
+        known.used(now);
+        known
     }
 }
 

@@ -624,7 +624,7 @@ async fn a_future_that_is_dropped_writes_nothing_later() {
     let before = shelf.page();
     for over_known in [true, false] {
         if !over_known {
-            a.store.lock().clear();
+            *a.store.lock() = Elections::new();
         }
         let (go, held_back) = hold();
         let twist = Twist::HoldRequest(held_back);
@@ -792,4 +792,43 @@ async fn peeking_ends_with_the_lease_and_changes_no_attempt() {
         assert_eq!(denied(&a.campaign().await), Some(LEASE));
         assert_eq!(denied(&b.campaign().await), Some(LEASE));
     }
+}
+
+// ---- many elections ----
+
+#[tokio::test]
+async fn elections_that_nobody_asks_for_are_forgotten_and_no_others() {
+    let (_, clock, a, _) = world();
+    let long = 2 * Duration::from_secs(60 * 60);
+    let asks = async |name: &str, duration| {
+        let attempt = Attempt {
+            election: &ElectionName::new(name).unwrap(),
+            owner: &a.owner,
+            duration,
+            term: None,
+        };
+        a.store.attempt(&attempt).await.unwrap();
+    };
+    asks("kept by its lease", long).await;
+    for round in 0..50 {
+        for number in 0..ROOM {
+            asks(&format!("{round} {number}"), LEASE).await;
+        }
+        asks("kept by its asking", LEASE).await;
+        clock.advance(Duration::from_secs(4 * 60));
+    }
+    let elections = a.store.lock();
+    let is_known = |name| {
+        elections
+            .known
+            .contains_key(&ElectionName::new(name).unwrap())
+    };
+    assert!(is_known("kept by its lease") && is_known("kept by its asking"));
+    assert!(!is_known("0 0"));
+    // Those of the last ten minutes, and as many again.
+    assert!(
+        elections.known.len() < 8 * ROOM,
+        "{}",
+        elections.known.len()
+    );
 }
