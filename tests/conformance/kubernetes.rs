@@ -828,6 +828,21 @@ mod alone {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_connection_whose_other_end_vanished_is_replaced_within_the_attempt() {
+        let Some(store) = Fresh::start("a_connection_that_vanished").await else {
+            return;
+        };
+        let proxy = Proxy::to(store.server.port).await;
+        let a = client(behind(&store, &proxy).await, "a").await;
+        let election = name("leader");
+        let token = a.win(&election, LONG).await;
+        for _ in 0..3 {
+            proxy.freeze();
+            assert_eq!(held(a.renew(&election, LONG, token).await), token);
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_watch_that_is_cut_hears_what_happened_meanwhile() {
         let Some(store) = Fresh::start("a_watch_that_is_cut").await else {
             return;
@@ -999,7 +1014,15 @@ mod alone {
                 "clusters: null\ncontexts: null\nusers: null\n",
                 "no current-context",
             ),
-            ("current-context: x\n", "context must be one of"),
+            ("current-context: x\n", "has no contexts"),
+            (
+                "contexts: [{ name: y, context: { cluster: c } }]\ncurrent-context: x\n",
+                "context must be one of",
+            ),
+            (
+                "users:\n- name: u\n  user:\n    token: \"hunter2\n    x: [\n",
+                "near line",
+            ),
             ("{ not yaml", "cannot be used"),
             (
                 "contexts: [{ name: x, context: { cluster: c } }]\ncurrent-context: x\n",
@@ -1023,6 +1046,7 @@ mod alone {
                 "{text}: {error}"
             );
             assert!(error.message.contains(words), "{text}: {error}");
+            assert!(!error.message.contains("hunter2"), "{error}");
         }
         let error = refused(options(Path::new("/nowhere/config").into(), "default")).await;
         assert!(error.message.contains("/nowhere/config"), "{error}");

@@ -137,7 +137,7 @@ async fn a_write_that_was_applied_late_touches_no_later_term() {
     let (a, b) = (client(&standin, "a").await, client(&standin, "b").await);
     let election = name("leader");
     let token = a.win(&election, SECOND).await;
-    standin.on("update").once(Fault::Delay(SECOND * 4));
+    standin.on("update").times(2, Fault::Delay(SECOND * 4));
     is(&fails(&a, Some(token)).await, Ambiguous, "timeout");
     let theirs = b.take_over(&election, LONG).await;
     tokio::time::sleep(SECOND * 4).await;

@@ -14,9 +14,12 @@ use std::path::{Path, PathBuf};
 use http::Uri;
 use hyper_util::client::proxy::matcher::Matcher;
 use kube::Config;
-use kube::config::{AuthInfo, Cluster, Context, ExecAuthCluster, ExecConfig, Kubeconfig};
+use kube::config::{
+    AuthInfo, Cluster, Context, ExecAuthCluster, ExecConfig, Kubeconfig, KubeconfigError,
+};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
+use secrecy::ExposeSecret;
 
 /// What a pod has.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -62,6 +65,7 @@ pub(super) struct Access {
     pub config: Config,
     /// Read anew for each request, so that a token which was rotated counts at once.
     pub token_file: Option<PathBuf>,
+    pub token: Option<String>,
     /// Who has to be asked for the credentials.
     pub plugin: Option<ExecConfig>,
     pub namespace: String,
@@ -139,9 +143,9 @@ impl Place {
         match usual.filter(|path| listed.is_empty() && path.exists()) {
             Some(path) => read(&path).map(Some),
             None if listed.is_empty() => Err(format!(
-                "no Kubernetes cluster is configured here: in a pod, mount its service account ({} is not there); \
-                 elsewhere set config to a kubeconfig, or the environment variable KUBECONFIG",
-                around.service_account.display()
+                "no Kubernetes cluster is configured here: in a pod, mount its service account ({} is not there, or \
+                 KUBERNETES_SERVICE_HOST is not set); elsewhere set config to a kubeconfig, or the environment variable KUBECONFIG",
+                around.service_account.join("token").display()
             )),
             None => Err(format!(
                 "no context is in the files that KUBECONFIG lists: {listed}"
@@ -190,13 +194,12 @@ impl Place {
         };
         // As client-go: a file is read again and again, so it counts more than a text.
         let token_file = user.token_file.take().filter(|path| !path.is_empty());
-        if token_file.is_some() {
-            user.token = None;
-        }
+        let token = user.token.take().filter(|_| token_file.is_none());
         config.auth_info = user;
         Ok(Access {
             config,
             token_file: token_file.map(PathBuf::from),
+            token: token.map(|token| token.expose_secret().to_owned()),
             plugin,
             namespace: named_or_default(context.namespace),
         })
@@ -208,6 +211,9 @@ impl Place {
             .iter()
             .map(|c| c.name.as_str())
             .collect();
+        if known.is_empty() {
+            return Err("the kubeconfig has no contexts, so no current-context: it is empty, or not the one that is meant".into());
+        }
         let known = known.join(", ");
         let wanted = self
             .context
@@ -252,8 +258,25 @@ impl Place {
 }
 
 fn read(path: &Path) -> Result<Kubeconfig, Refused> {
-    Kubeconfig::read_from(path)
-        .map_err(|error| format!("the kubeconfig {} cannot be used: {error}", path.display()))
+    Kubeconfig::read_from(path).map_err(|error| {
+        let why = match error {
+            // Its own words quote lines of the file, and with them its secrets.
+            KubeconfigError::Parse(error) => format!(
+                "it is no YAML of a kubeconfig{}",
+                line_in(&error.to_string())
+                    .map_or(String::new(), |line| format!(", near line {line}"))
+            ),
+            error => error.to_string(),
+        };
+        format!("the kubeconfig {} cannot be used: {why}", path.display())
+    })
+}
+
+/// The first number behind the word "line".
+fn line_in(text: &str) -> Option<u32> {
+    let behind = text.split("line ").nth(1)?;
+    let digits: String = behind.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().ok()
 }
 
 fn in_a_pod(around: &Surroundings<'_>) -> bool {
@@ -288,6 +311,7 @@ fn of_service_account(around: &Surroundings<'_>) -> Result<Access, Refused> {
     Ok(Access {
         config,
         token_file: Some(around.service_account.join("token")),
+        token: None,
         plugin: None,
         namespace: named_or_default(namespace.ok()),
     })
@@ -333,7 +357,10 @@ fn address(server: &str, cluster: &Cluster) -> Result<Uri, Refused> {
     };
     let url: Uri = full.parse().map_err(|_| refuse())?;
     let known = matches!(url.scheme_str(), Some("http" | "https"));
-    if !known || url.host().is_none_or(str::is_empty) {
+    let place = url.authority().map_or("", |all| all.as_str());
+    let place = place.rsplit(['@', ']']).next().unwrap_or_default();
+    let port_is_good = !place.contains(':') || url.port_u16().is_some_and(|port| port > 0);
+    if !known || !port_is_good || url.host().is_none_or(str::is_empty) {
         return Err(refuse());
     }
     Ok(url)
@@ -599,7 +626,15 @@ mod tests {
             machine.file("home/.kube/config", &kubeconfig(server, more));
             assert_eq!(machine.url(), url);
         }
-        for server in ["", "https://", "not a url", "unix:///socket"] {
+        for server in [
+            "",
+            "https://",
+            "not a url",
+            "unix:///socket",
+            "https://h:99999",
+            "https://h:0",
+            "https://[::1]:x",
+        ] {
             machine.file("home/.kube/config", &kubeconfig(server, ""));
             let refused = machine.resolve(&Place::default()).unwrap_err();
             assert!(refused.contains("must be a URL"), "{server}: {refused}");
@@ -653,9 +688,9 @@ mod tests {
             both.token_file,
             Some(machine.dir.join("home/.kube/relative"))
         );
-        assert!(both.config.auth_info.token.is_none());
+        assert_eq!(both.token, None);
         let nobody = users("null");
-        assert!(nobody.token_file.is_none() && nobody.config.auth_info.token.is_none());
+        assert!(nobody.token_file.is_none() && nobody.token.is_none());
         for (name, words) in [
             ("nobody", "who is not in it"),
             ("u", "has an auth-provider (gcp)"),

@@ -6,9 +6,11 @@
 
 use std::collections::HashMap;
 use std::error::Error;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use futures_util::future::{Either, select};
 use http::header::{AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::{BodyExt, Limited};
@@ -169,7 +171,8 @@ impl Api {
         loop {
             self.wait_for_permission(asked.right, &left).await?;
             let session = self.session(left()).await?;
-            let Ok(sent) = timeout(left(), send(&session, asked, stream)).await else {
+            let Ok(sent) = timeout(left(), self.send(&session, asked, stream, left() / 2)).await
+            else {
                 let message = format!("no answer within {} ms", self.timeout.as_millis());
                 return Err(ambiguous_if_writing(asked, "timeout", message));
             };
@@ -193,6 +196,31 @@ impl Api {
                     reconnected = true;
                 }
             }
+        }
+    }
+
+    /// A connection whose other end has gone looks like a slow server. So what has no answer after a part of
+    /// its time is sent once more, on a connection of its own, and whichever is answered first counts: every
+    /// write is conditional, and happens once.
+    async fn send(
+        &self,
+        session: &Arc<Session>,
+        asked: &Asked<'_>,
+        stream: bool,
+        patience: Duration,
+    ) -> Result<Reply, Broken> {
+        let mut first = pin!(send(session, asked, stream));
+        if let Ok(answered) = timeout(patience, &mut first).await {
+            return answered;
+        }
+        let Some(fresh) = self.sessions.reconnected(session) else {
+            return first.await;
+        };
+        let second = pin!(send(&fresh, asked, stream));
+        match select(first, second).await {
+            Either::Left((Ok(answer), _)) | Either::Right((Ok(answer), _)) => Ok(answer),
+            Either::Left((Err(_), second)) => second.await,
+            Either::Right((Err(_), first)) => first.await,
         }
     }
 

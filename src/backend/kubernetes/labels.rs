@@ -55,7 +55,9 @@ impl Labels {
             return Err(BackendError::fatal(
                 UNSUITABLE,
                 format!(
-                    "podLabels needs the name of this pod, and {name:?} is none: set the environment variable POD_NAME by the downward API (fieldRef: metadata.name)"
+                    "podLabels needs the name of this pod{}: set the environment variable POD_NAME by the downward API (fieldRef: metadata.name)",
+                    name.as_ref()
+                        .map_or(String::new(), |name| format!(", and {name:?} is none"))
                 ),
             ));
         }

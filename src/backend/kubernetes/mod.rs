@@ -24,7 +24,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::future::join_all;
 use http::Method;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -139,13 +138,14 @@ impl Backend for Kubernetes {
     async fn prepare(&self) -> Result<(), BackendError> {
         let namespace = &self.api().find_target().await?.namespace;
         let needed = ["get", "update", "create", "watch"].map(Right::on_leases);
-        let allowed = join_all(needed.map(|right| self.may(right, namespace))).await;
-        let mut lacking: Vec<_> = needed
-            .into_iter()
-            .zip(allowed)
-            .filter_map(|(right, allowed)| (allowed == Some(false)).then_some(right))
-            .filter(|right| self.takes_part || matches!(right.verb, "get" | "watch"))
-            .collect();
+        let mut lacking = Vec::new();
+        // One after the other, on one connection: more would lie idle afterwards.
+        for right in needed {
+            let is_needed = self.takes_part || matches!(right.verb, "get" | "watch");
+            if is_needed && self.may(right, namespace).await == Some(false) {
+                lacking.push(right);
+            }
+        }
 
         let watch = Right::on_leases("watch");
         let may_watch = !lacking.contains(&watch);

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use http::HeaderValue;
+use http::header::USER_AGENT;
 use kube::client::ClientBuilder;
 use tokio::sync::watch;
 
@@ -21,6 +22,8 @@ use crate::backend::{BackendError, UNSUITABLE};
 
 /// Credentials are replaced so long before they expire, or in the last tenth of their time.
 const BEFORE_EXPIRY: Duration = Duration::from_secs(60);
+/// By this, `managedFields` of a Lease tell who wrote it.
+const AGENT: &str = concat!("whenleader/", env!("CARGO_PKG_VERSION"));
 /// After an opening that failed beside the requests, the next one begins no earlier.
 const PAUSE: Duration = Duration::from_secs(10);
 
@@ -54,7 +57,10 @@ struct Slot {
 
 pub(super) struct Session {
     pub client: kube::Client,
-    token_file: Option<TokenFile>,
+    /// What `client` was made of: another one begins without its connections.
+    config: kube::Config,
+    token: Option<HeaderValue>,
+    token_file: Option<Arc<TokenFile>>,
     /// When it should be replaced.
     old_at: Option<Instant>,
 }
@@ -121,6 +127,23 @@ impl Sessions {
         }
     }
 
+    /// The same session without the connections that it has: nobody tells when their other end has gone.
+    pub fn reconnected(&self, session: &Arc<Session>) -> Option<Arc<Session>> {
+        let fresh = Arc::new(Session {
+            client: connect(session.config.clone()).ok()?,
+            config: session.config.clone(),
+            token: session.token.clone(),
+            token_file: session.token_file.clone(),
+            old_at: session.old_at,
+        });
+        let mut slot = lock(&self.slot);
+        let current = slot.current.as_mut()?;
+        if Arc::ptr_eq(current, session) {
+            *current = Arc::clone(&fresh);
+        }
+        Some(fresh)
+    }
+
     /// No session is opened any more, and connections end when nobody uses them.
     pub fn close(&self) {
         let mut slot = lock(&self.slot);
@@ -158,12 +181,13 @@ impl Sessions {
 }
 
 impl Session {
-    /// What a token's file says now.
-    pub async fn token(self: &Arc<Self>) -> Option<HeaderValue> {
-        self.token_file.as_ref()?;
-        let session = Arc::clone(self);
+    /// What a token's file says now, or the token.
+    pub async fn token(&self) -> Option<HeaderValue> {
+        let Some(file) = self.token_file.clone() else {
+            return self.token.clone();
+        };
         // A file may lie on a slow disk, and elections share one thread.
-        let read = tokio::task::spawn_blocking(move || session.token_file.as_ref()?.read());
+        let read = tokio::task::spawn_blocking(move || file.read());
         read.await.ok().flatten()
     }
 }
@@ -198,6 +222,7 @@ fn open(
         mut config,
         token_file,
         namespace,
+        token,
         plugin,
     } = place
         .resolve(&Surroundings::of_this_process())
@@ -215,9 +240,10 @@ fn open(
     }
     let opened = Instant::now();
     let mut old_at = None;
+    let mut issued_token = None;
     if let Some(plugin) = plugin {
         let issued = plugin::ask(&plugin).map_err(|why| BackendError::transient("refused", why))?;
-        config.auth_info.token = issued.token.map(Into::into);
+        issued_token = issued.token;
         if let Some((certificate, key)) = issued.certificate {
             config.auth_info.client_certificate_data = Some(BASE64.encode(certificate));
             config.auth_info.client_key_data = Some(BASE64.encode(key).into());
@@ -226,21 +252,43 @@ fn open(
             .expires
             .map(|time| opened + time.saturating_sub(BEFORE_EXPIRY).max(time / 10 * 9));
     }
+    let token = issued_token.or(token);
+    let token = token
+        .as_deref()
+        .map(str::trim)
+        .filter(|token| !token.is_empty());
+    let token = match token {
+        Some(token) => Some(bearer(token).ok_or_else(|| {
+            unsuitable(
+                "the token for the API server holds a line break or another control character"
+                    .into(),
+            )
+        })?),
+        None => None,
+    };
     config.default_retry = false;
     config.connect_timeout = Some(limit);
     config.read_timeout = None;
     config.write_timeout = Some(limit);
-    let client = ClientBuilder::try_from(config)
-        .map_err(|error| unsuitable(chain(&error)))?
-        .build();
+    config
+        .headers
+        .push((USER_AGENT, HeaderValue::from_static(AGENT)));
     Ok(Session {
-        client,
-        token_file: token_file.map(|path| TokenFile {
-            path,
-            last: Mutex::default(),
+        client: connect(config.clone()).map_err(|error| unsuitable(chain(&error)))?,
+        config,
+        token,
+        token_file: token_file.map(|path| {
+            Arc::new(TokenFile {
+                path,
+                last: Mutex::default(),
+            })
         }),
         old_at,
     })
+}
+
+fn connect(config: kube::Config) -> Result<kube::Client, kube::Error> {
+    Ok(ClientBuilder::try_from(config)?.build())
 }
 
 /// Without anything that may be a password.
