@@ -318,6 +318,9 @@ impl Candidate {
             } else {
                 LossReason::Expired
             };
+            if self.pending.is_some() {
+                self.lost_the_store(FailureKind::Ambiguous, out);
+            }
             self.lose(now, reason, out);
         }
         if let Some(pending) = &self.pending
@@ -471,10 +474,7 @@ impl Candidate {
 
     fn failed(&mut self, now: Moment, pending: &Pending, kind: FailureKind, out: &mut Vec<Output>) {
         self.failures += 1;
-        if !self.store_lost {
-            self.store_lost = true;
-            out.push(Output::StoreLost(kind));
-        }
+        self.lost_the_store(kind, out);
         let retry = pending
             .anchor
             .plus(self.rules.timing.retry_after(self.failures));
@@ -492,6 +492,12 @@ impl Candidate {
             }
             (Standing::Follower, _) if self.stopping => self.finish_stop(out),
             _ => {}
+        }
+    }
+
+    fn lost_the_store(&mut self, kind: FailureKind, out: &mut Vec<Output>) {
+        if !std::mem::replace(&mut self.store_lost, true) {
+            out.push(Output::StoreLost(kind));
         }
     }
 

@@ -275,6 +275,7 @@ fn open_backend(config: &Config, clock: &Arc<dyn Clock>) -> Result<Arc<dyn Backe
                 },
                 timeout: timeout.unwrap_or(config.timing.request_limit()),
                 lease: config.timing.lease(),
+                written_lease: config.timing.lease_seen_by_the_second(),
                 election: config.election.clone(),
                 takes_part: config.takes_part,
                 pod_labels: *pod_labels,

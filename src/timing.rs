@@ -142,6 +142,18 @@ impl Timing {
         self.lead_limit.min(latest_stop(valid_for))
     }
 
+    /// How long a record must say that the lease is valid where renewals are seen by the second: client-go
+    /// compares `renewTime` without its fraction, so of several renewals in one second it notices the first,
+    /// and counts from there. Whoever renews less often than once a second is seen each time.
+    pub fn lease_seen_by_the_second(&self) -> Duration {
+        let second = Duration::from_secs(1);
+        let mut unseen = Duration::ZERO;
+        while unseen + self.renew < second {
+            unseen += self.renew;
+        }
+        self.lease.max(self.lead_limit + unseen + MARGIN)
+    }
+
     /// The fraction by which two clocks may differ in rate: `(L - S) / (L + S)`.
     pub fn drift_allowed(&self) -> f64 {
         let (lease, limit) = (self.lease.as_secs_f64(), self.lead_limit.as_secs_f64());
@@ -350,6 +362,25 @@ mod tests {
         assert_eq!(timing(15_000, 5_000).request_limit(), ms(5_000));
         assert_eq!(timing(60_000, 5_000).request_limit(), ms(27_500));
         assert_eq!(timing(15_000, 9_000).request_limit(), ms(9_000));
+    }
+
+    #[test]
+    fn who_renews_several_times_a_second_writes_a_lease_that_outlasts_what_is_not_seen() {
+        for (lease, renew, limit, seen) in [
+            (15_000, 5_000, None, 15_000),
+            (1_500, 500, None, 1_750),
+            (3_000, 1_000, Some(2_750), 3_000),
+            (1_000, 300, None, 1_800),
+            (3_000, 250, Some(2_750), 3_750),
+            (2_000, 300, Some(1_750), 2_900),
+        ] {
+            let timing = Timing::new(ms(lease), ms(renew), limit.map(ms)).unwrap();
+            assert_eq!(
+                timing.lease_seen_by_the_second(),
+                ms(seen),
+                "{lease}/{renew}"
+            );
+        }
     }
 
     #[test]

@@ -223,6 +223,8 @@ struct Running {
     clock: Arc<PausedClock>,
     owner: Owner,
     woken: watch::Sender<u64>,
+    /// How often something was told that needs a person.
+    troubles: u32,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -266,6 +268,7 @@ fn start(store: &Arc<Scripted>, on_renew_error: OnRenewError) -> Running {
         clock,
         owner,
         woken,
+        troubles: 0,
         task: tokio::spawn(run),
     }
 }
@@ -292,8 +295,10 @@ impl Running {
 
     async fn demoted(&mut self) -> (Token, LossReason) {
         loop {
-            if let Event::Demoted { token, reason } = self.next().await {
-                return (token, reason);
+            match self.next().await {
+                Event::Demoted { token, reason } => return (token, reason),
+                Event::Trouble { .. } => self.troubles += 1,
+                _ => {}
             }
         }
     }
@@ -317,6 +322,7 @@ async fn a_leader_stops_at_its_deadline_while_a_renewal_is_pending_and_its_late_
     let term = run.promoted().await;
     let (token, reason) = run.demoted().await;
     assert_eq!((token, reason), (term.token(), LossReason::Unreachable));
+    assert!(run.troubles > 0, "nobody was told why");
     assert!(
         near(started.elapsed(), LEAD_LIMIT),
         "{:?}",

@@ -53,6 +53,8 @@ pub struct KubernetesOptions {
     pub timeout: Duration,
     /// The lease that instances elect with: the API server is left alone for so long at most.
     pub lease: Duration,
+    /// What a record says at least, whatever an attempt asks for: see `timing`.
+    pub written_lease: Duration,
     /// The Lease whose rights are looked at when the cluster starts, and that the pod's label is about.
     pub election: ElectionName,
     /// Whether an instance ever tries to lead: only then it needs to write.
@@ -77,6 +79,8 @@ pub struct Kubernetes {
 #[derive(Debug)]
 struct Leases {
     api: Arc<Api>,
+    /// See [`KubernetesOptions::written_lease`].
+    shortest: Duration,
 }
 
 /// Makes the backend. Reads nothing and connects to nothing yet.
@@ -95,8 +99,12 @@ pub fn open(
     let labels = options
         .pod_labels
         .then(|| Labels::new(Arc::clone(&api), options.pod));
+    let leases = Leases {
+        api,
+        shortest: options.written_lease,
+    };
     Ok(Arc::new(Kubernetes {
-        leases: Observed::new(Leases { api }, clock),
+        leases: Observed::new(leases, clock),
         election: options.election,
         takes_part: options.takes_part,
         labels,
@@ -334,7 +342,7 @@ impl Records for Leases {
         token: Token,
         duration: Duration,
     ) -> Result<Option<Lease>, BackendError> {
-        let object = record::first(election, owner, token, duration);
+        let object = record::first(election, owner, token, duration.max(self.shortest));
         let asked = Asked {
             method: Method::POST,
             path: self.path("").await?,
@@ -357,7 +365,21 @@ impl Records for Leases {
         over: &Lease,
         change: Change<'_>,
     ) -> Result<Written<Lease>, BackendError> {
-        let object = over.changed(change);
+        let object = over.changed(match change {
+            Change::Begin {
+                owner,
+                token,
+                duration,
+            } => Change::Begin {
+                owner,
+                token,
+                duration: duration.max(self.shortest),
+            },
+            Change::Renew { duration } => Change::Renew {
+                duration: duration.max(self.shortest),
+            },
+            Change::Release => Change::Release,
+        });
         let asked = Asked {
             method: Method::PUT,
             path: self.path(election.as_str()).await?,
