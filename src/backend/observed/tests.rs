@@ -1,13 +1,17 @@
 //! The adapter on a store in memory, whose answers can be held back, lost and overtaken, and on a clock that
 //! only moves when it is told to.
 
+mod shelf;
+mod storm;
+
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+use self::shelf::{Page, Shelf, Twist};
 use super::*;
 use crate::lease::{FailureKind, InstanceId};
 use crate::observation::Numbering;
@@ -15,197 +19,6 @@ use crate::observation::Numbering;
 const LEASE: Duration = Duration::from_secs(15);
 const ALMOST: Duration = Duration::from_secs(14);
 const SECOND: Duration = Duration::from_secs(1);
-
-// ---- the store ----
-
-#[derive(Debug, Clone, PartialEq)]
-struct Page {
-    version: u64,
-    holder: Option<Holder>,
-    last: Option<Token>,
-}
-
-#[derive(Debug, Clone, Default)]
-struct Shelf(Arc<Mutex<Inner>>);
-
-#[derive(Debug, Default)]
-struct Inner {
-    page: Option<Page>,
-    versions: u64,
-    /// Each is for one request, in order.
-    reads: VecDeque<Twist>,
-    writes: VecDeque<Twist>,
-    asked: Vec<&'static str>,
-    /// Whether a write over a record that is gone makes one.
-    makes: bool,
-}
-
-#[derive(Debug)]
-enum Twist {
-    None,
-    /// It is applied, and answered when the test says so.
-    HoldAnswer(oneshot::Receiver<()>),
-    /// It is not even sent before the test says so.
-    HoldRequest(oneshot::Receiver<()>),
-    /// It is applied, and nobody hears of it.
-    LoseAnswer,
-    /// Somebody else writes right before it.
-    Rival,
-}
-
-impl Shelf {
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap()
-    }
-
-    fn page(&self) -> Option<Page> {
-        self.lock().page.clone()
-    }
-
-    /// Somebody writes who asks nobody.
-    fn put(&self, holder: Option<Holder>) -> Page {
-        let mut inner = self.lock();
-        let last = inner.page.as_ref().and_then(|page| page.last);
-        inner.put(holder, last)
-    }
-
-    fn delete(&self) {
-        self.lock().page = None;
-    }
-
-    /// What was asked of it since the last time.
-    fn asked(&self) -> Vec<&'static str> {
-        std::mem::take(&mut self.lock().asked)
-    }
-
-    fn on_read(&self, twist: Twist) {
-        self.lock().reads.push_back(twist);
-    }
-
-    fn on_write(&self, twist: Twist) {
-        self.lock().writes.push_back(twist);
-    }
-
-    async fn twisted<T>(
-        &self,
-        of: impl Fn(&mut Inner) -> &mut VecDeque<Twist>,
-        request: impl FnOnce(&mut Inner) -> T,
-    ) -> Result<T, BackendError> {
-        let twist = of(&mut self.lock()).pop_front().unwrap_or(Twist::None);
-        match twist {
-            Twist::None => Ok(request(&mut self.lock())),
-            Twist::HoldRequest(go) => {
-                let _ = go.await;
-                Ok(request(&mut self.lock()))
-            }
-            Twist::HoldAnswer(go) => {
-                let answer = request(&mut self.lock());
-                let _ = go.await;
-                Ok(answer)
-            }
-            Twist::LoseAnswer => {
-                request(&mut self.lock());
-                Err(BackendError::ambiguous("timeout", "no answer"))
-            }
-            Twist::Rival => {
-                let mut inner = self.lock();
-                let (holder, last) = inner
-                    .page
-                    .clone()
-                    .map_or((None, None), |page| (page.holder, page.last));
-                inner.put(holder, last);
-                Ok(request(&mut inner))
-            }
-        }
-    }
-}
-
-impl Inner {
-    fn put(&mut self, holder: Option<Holder>, last: Option<Token>) -> Page {
-        self.versions += 1;
-        let page = Page {
-            version: self.versions,
-            holder,
-            last,
-        };
-        self.page = Some(page.clone());
-        page
-    }
-
-    fn begin(&mut self, owner: &Owner, token: Token, duration: Duration) -> Page {
-        self.put(Some(holder(owner, token, duration)), Some(token))
-    }
-}
-
-#[async_trait]
-impl Records for Shelf {
-    type Entry = Page;
-
-    fn record(&self, page: &Page) -> Record {
-        Record {
-            version: page.version.to_string(),
-            holder: page.holder.clone(),
-            last: page.last,
-        }
-    }
-
-    async fn read(&self, _: &ElectionName) -> Result<Option<Page>, BackendError> {
-        self.lock().asked.push("read");
-        self.twisted(|inner| &mut inner.reads, |inner| inner.page.clone())
-            .await
-    }
-
-    async fn create(
-        &self,
-        _: &ElectionName,
-        owner: &Owner,
-        token: Token,
-        duration: Duration,
-    ) -> Result<Option<Page>, BackendError> {
-        self.lock().asked.push("create");
-        let create = |inner: &mut Inner| {
-            let is_free = inner.page.is_none();
-            is_free.then(|| inner.begin(owner, token, duration))
-        };
-        self.twisted(|inner| &mut inner.writes, create).await
-    }
-
-    async fn write(
-        &self,
-        _: &ElectionName,
-        over: &Page,
-        change: Change<'_>,
-    ) -> Result<Written<Page>, BackendError> {
-        self.lock().asked.push("write");
-        let write = |inner: &mut Inner| {
-            let is_gone = inner.page.is_none();
-            let is_same = inner.page.as_ref().map(|page| page.version) == Some(over.version);
-            let may_write = is_same || is_gone && inner.makes;
-            if !may_write {
-                return Written::Changed;
-            }
-            let page = match change {
-                Change::Begin {
-                    owner,
-                    token,
-                    duration,
-                } => inner.begin(owner, token, duration),
-                Change::Renew { duration } => {
-                    let mut holder = over.holder.clone().expect("a renewal is over a held lease");
-                    holder.lasts = Lasts::For(duration);
-                    inner.put(Some(holder), over.last)
-                }
-                Change::Release => inner.put(None, over.last),
-            };
-            if is_gone {
-                Written::Made(page)
-            } else {
-                Written::Done(page)
-            }
-        };
-        self.twisted(|inner| &mut inner.writes, write).await
-    }
-}
 
 // ---- the instances ----
 
