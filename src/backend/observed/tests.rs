@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
 
 use self::shelf::{Page, Shelf, Twist};
 use super::*;
@@ -644,4 +646,46 @@ async fn elections_that_nobody_asks_for_are_forgotten_and_no_others() {
         "{}",
         elections.known.len()
     );
+}
+
+// ---- what is logged ----
+
+/// Whoever reads the log, and looks whether it is told while somebody must wait for it.
+struct Reader {
+    store: Arc<Observed<Shelf>>,
+    warnings: Arc<AtomicU64>,
+}
+
+impl<S: tracing::Subscriber> Layer<S> for Reader {
+    fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
+        assert!(self.store.elections.try_lock().is_ok(), "{event:?}");
+        if *event.metadata().level() == tracing::Level::WARN {
+            self.warnings.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_odd_is_logged_once_and_not_under_the_lock() {
+    let (shelf, _, a, _) = world();
+    let warnings = Arc::<AtomicU64>::default();
+    let reader = Reader {
+        store: Arc::clone(&a.store),
+        warnings: Arc::clone(&warnings),
+    };
+    let _logging = tracing_subscriber::registry().with(reader).set_default();
+    let mut odd = holder(&owner("go", 0), token(7), LEASE);
+    odd.lasts = Lasts::Unsaid;
+    for _ in 0..3 {
+        a.hears(Some(&shelf.put(Some(odd.clone()))));
+        a.campaign().await;
+        a.hears(Some(&shelf.put(Some(odd.clone()))));
+    }
+    assert_eq!(warnings.load(Ordering::SeqCst), 1);
+    odd.leader.as_mut().unwrap().token = token(Token::MAX);
+    for _ in 0..3 {
+        shelf.put(Some(odd.clone()));
+        a.campaign().await;
+    }
+    assert_eq!(warnings.load(Ordering::SeqCst), 2);
 }

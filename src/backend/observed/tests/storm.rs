@@ -33,11 +33,14 @@ struct World {
     state: Mutex<State>,
 }
 
+/// What a watch tells, and when.
+type Event = (Instant, Option<Page>);
+
 #[derive(Debug)]
 struct State {
     /// Who leads under which token, and until when at most.
     leads: [Option<(Token, Instant)>; INSTANCES],
-    watches: [Option<mpsc::UnboundedSender<(Instant, Option<Page>)>>; INSTANCES],
+    watches: [Option<mpsc::UnboundedSender<Event>>; INSTANCES],
     largest: Option<Token>,
     written: Instant,
     terms: u32,
@@ -174,8 +177,8 @@ impl Records for Net {
     }
 
     async fn read(&self, election: &ElectionName) -> Result<Option<Page>, BackendError> {
-        let (shelf, election) = (self.0.shelf.clone(), election.clone());
-        self.0.ask(async move { shelf.read(&election).await }).await
+        let (store, election) = (self.0.shelf.clone(), election.clone());
+        self.0.ask(async move { store.read(&election).await }).await
     }
 
     async fn create(
@@ -185,8 +188,8 @@ impl Records for Net {
         token: Token,
         duration: Duration,
     ) -> Result<Option<Page>, BackendError> {
-        let (shelf, election, owner) = (self.0.shelf.clone(), election.clone(), owner.clone());
-        let create = async move { shelf.create(&election, &owner, token, duration).await };
+        let (store, election, owner) = (self.0.shelf.clone(), election.clone(), owner.clone());
+        let create = async move { store.create(&election, &owner, token, duration).await };
         self.0.ask(create).await
     }
 
@@ -196,7 +199,7 @@ impl Records for Net {
         over: &Page,
         change: Change<'_>,
     ) -> Result<Written<Page>, BackendError> {
-        let (world, shelf) = (Arc::clone(&self.0), self.0.shelf.clone());
+        let (world, store) = (Arc::clone(&self.0), self.0.shelf.clone());
         let (election, over) = (election.clone(), over.clone());
         let begins = match change {
             Change::Begin {
@@ -212,7 +215,7 @@ impl Records for Net {
         };
         let write = async move {
             let Some((owner, token, duration)) = begins else {
-                return shelf.write(&election, &over, other).await;
+                return store.write(&election, &over, other).await;
             };
             let owner = &owner;
             let change = Change::Begin {
@@ -221,7 +224,7 @@ impl Records for Net {
                 duration,
             };
             let stood = Instant::now() - world.state().written;
-            let written = shelf.write(&election, &over, change).await;
+            let written = store.write(&election, &over, change).await;
             if let Ok(Written::Done(_)) = written
                 && over.holder.is_some()
                 && !world.stormy
@@ -251,7 +254,7 @@ async fn live(world: &Arc<World>, index: usize) {
     let store = Arc::new(Observed::new(Net(Arc::clone(world)), clock));
     let nonce = world.nonces.fetch_add(1, Ordering::Relaxed);
     let me = owner(["a", "b", "c"][index], nonce);
-    let (tells, mut told) = mpsc::unbounded_channel::<(Instant, Option<Page>)>();
+    let (tells, mut told) = mpsc::unbounded_channel::<Event>();
     let free = Arc::new(Notify::new());
     let watch = tokio::spawn({
         let (store, free) = (Arc::clone(&store), Arc::clone(&free));
@@ -315,6 +318,7 @@ async fn live(world: &Arc<World>, index: usize) {
             sleep(world.up_to(2 * LEASE)).await;
         }
         tokio::select! {
+            biased; // Chance is the seed's.
             () = sleep(wait) => {}
             () = free.notified(), if term.is_none() => {}
         }
@@ -340,7 +344,10 @@ async fn run(seed: u64, stormy: bool) -> u32 {
         .collect();
     let operator = Arc::clone(&world);
     let operator = tokio::spawn(async move {
-        while operator.stormy {
+        if !operator.stormy {
+            return;
+        }
+        loop {
             sleep(operator.up_to(20 * LEASE)).await;
             // Somebody touches the record, and means nothing by it.
             if let Some(page) = operator.shelf.page() {
