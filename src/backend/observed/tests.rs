@@ -395,6 +395,18 @@ async fn a_conflict_is_looked_into_within_the_same_attempt() {
     assert_eq!(shelf.asked(), ["write", "read", "write"]);
 }
 
+#[tokio::test]
+async fn what_met_a_conflict_is_not_written_over_again() {
+    let (shelf, _, a, _) = world();
+    let term = a.win().await;
+    shelf.on_write(Twist::Rival);
+    shelf.on_read(Twist::LoseAnswer);
+    a.attempt(Some(term)).await.unwrap_err();
+    shelf.asked();
+    assert_eq!(held(&a.renew(term).await), term);
+    assert_eq!(shelf.asked(), ["read", "write"]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_storm_of_conflicts_ends() {
     let (shelf, _, a, _) = world();
@@ -597,7 +609,8 @@ async fn a_living_holder_whose_name_cannot_be_read_is_hinted_at_once() {
 #[tokio::test]
 async fn peeking_ends_with_the_lease_and_changes_no_attempt() {
     let (shelf, clock, a, b) = world();
-    for lasts in [Lasts::For(LEASE), Lasts::Unsaid] {
+    // First one that never asked for a lease itself, so that it has no duration of its own.
+    for lasts in [Lasts::Unsaid, Lasts::For(LEASE)] {
         let mut leader = holder(&owner("go", 0), token(7), LEASE);
         leader.lasts = lasts;
         shelf.put(Some(leader.clone()));
