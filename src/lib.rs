@@ -13,7 +13,7 @@
 //!         lease       the words: election, instance, owner, token, reason
 //!           clock       the clock that counts suspension
 //!       backend     what holds the lease; knows `lease` and `clock` only
-//!         observation  judges expiry for stores that do not, by `clock` alone
+//!         observation  judges expiry for stores that do not, and who may write then; by `lease` and `clock` alone
 //! ```
 
 pub mod backend;
