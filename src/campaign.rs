@@ -205,6 +205,15 @@ impl Driver<'_> {
                 tracing::info!(store, "the store answers again");
             }
             Output::IdShared(leader) if is_ours(leader.owner.nonce) => {}
+            Output::IdShared(leader) if leader.owner.nonce == 0 => {
+                self.trouble(
+                    "id-shared",
+                    format!(
+                        "the record of election {} names {:?}, as this instance is called, but no term of this library: another program elects under the same name, or somebody changed the record",
+                        self.election, leader.owner.instance
+                    ),
+                );
+            }
             Output::IdShared(leader) => {
                 self.trouble(
                     "id-shared",

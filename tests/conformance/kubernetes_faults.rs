@@ -638,6 +638,19 @@ async fn without_an_answer_about_rights_it_starts_all_the_same() {
 }
 
 #[tokio::test]
+async fn who_brings_no_credentials_is_told_so() {
+    let standin = StandIn::start().await;
+    let mut options = at(&standin);
+    options.place.config = Some(standin.kubeconfig_with(&json!({}), "default"));
+    let error = open(options)
+        .prepare()
+        .await
+        .expect_err("nobody may nothing");
+    is(&error, Fatal, "refused");
+    assert!(error.message.contains("was not told who asks"), "{error}");
+}
+
+#[tokio::test]
 async fn a_namesake_in_another_program_is_a_stranger() {
     let standin = StandIn::start().await;
     let a = client(&standin, "a").await;

@@ -67,9 +67,14 @@ pub(super) fn missing(rights: &[Right], namespace: &str) -> BackendError {
     BackendError::fatal(
         "refused",
         format!(
-            "this process may not {} in namespace {namespace}. Give its service account (or user) a Role in {namespace} with\n{}",
+            "this process may not {} in namespace {namespace}. Give its service account (or user) a Role in {namespace} with\n{}{}",
             what.join(", "),
-            rules(rights)
+            rules(rights),
+            if rights == [Right::on_leases("create")] {
+                "\nor make the Lease for it"
+            } else {
+                ""
+            }
         ),
     )
 }
@@ -86,6 +91,12 @@ pub(super) fn failure(answer: &Answer, asked: &Asked<'_>, namespace: &str) -> Ba
         403 if answer.has_cause("NamespaceTerminating") => BackendError::transient(
             "no-namespace",
             format!("{said}: it is waited for until it is made again"),
+        ),
+        403 if said.contains("system:anonymous") => BackendError::fatal(
+            "refused",
+            format!(
+                "the API server was not told who asks: the kubeconfig's user has no credentials, or its token file is empty. It said: {said}"
+            ),
         ),
         403 => {
             let mut error = missing(&[asked.right], namespace);
