@@ -13,7 +13,7 @@ const TURNS = 25;
 
 export async function isLeader({ stores }) {
   const { startCluster, stopCluster, useCluster } = await import("whenleader");
-  const config = { type: "StoreCluster", store: stores[0].url };
+  const config = await stores[0].cluster();
 
   // Another process leads two elections, and this process two others.
   const rivals = ["theirs", "theirs too"].map(
