@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use whenleader::backend::BackendError;
-use whenleader::backend::kubernetes::KubernetesOptions;
+use whenleader::backend::kubernetes::{KubernetesOptions, Pod};
 use whenleader::lease::FailureKind::{self, Ambiguous, Fatal, Transient};
 use whenleader::lease::{Hint, Outcome, Token};
 
@@ -687,4 +687,83 @@ async fn a_leader_whose_holder_was_cleared_by_somebody_else_hears_of_it_and_has_
     let (leader, remaining) = denied(a.renew(&election, LONG, token).await);
     assert_eq!((leader, remaining), (None, None));
     assert!(!a.release(&election, token).await);
+}
+
+async fn with_pod(standin: &StandIn) -> (Client, impl AsyncFn(&str)) {
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "pod-0" },
+        "spec": { "containers": [{ "name": "c", "image": "i" }] },
+    });
+    let pods = "/api/v1/namespaces/default/pods";
+    let admin = standin.client();
+    let made = admin.post(pods, &pod).await.unwrap();
+    assert_eq!(made.status, 201);
+    let mut options = at(standin);
+    options.pod_labels = true;
+    options.pod = Pod::new(Some("pod-0".into()), None);
+    let becomes = async move |role: &str| {
+        eventually(role, async || {
+            let pod = admin.get(&format!("{pods}/pod-0")).await.unwrap();
+            let pod: Value = serde_json::from_slice(&pod.body).unwrap();
+            (pod["metadata"]["labels"]["whenleader/role"] == role).then_some(())
+        })
+        .await;
+    };
+    (Client::of(open(options), "a").await, becomes)
+}
+
+#[tokio::test]
+async fn a_label_whose_answer_got_lost_is_written_again() {
+    let standin = StandIn::start().await;
+    let (a, becomes) = with_pod(&standin).await;
+    let election = name("leader");
+    a.backend.tell_role(&election, false);
+    becomes("follower").await;
+    standin.on("patch").once(Fault::ApplyThenStall);
+    a.backend.tell_role(&election, true);
+    becomes("leader").await;
+    a.backend.tell_role(&election, false);
+    becomes("follower").await;
+}
+
+#[tokio::test]
+async fn a_label_that_the_server_puts_off_puts_off_no_renewal() {
+    let standin = StandIn::start().await;
+    let (a, _) = with_pod(&standin).await;
+    let election = name("leader");
+    let token = a.win(&election, LONG).await;
+    let answer = Answer::failure(429, "TooManyRequests", "no").header("Retry-After", "30");
+    standin.on("patch").always(Fault::Answer(answer));
+    a.backend.tell_role(&election, true);
+    eventually("it was tried", async || {
+        (standin.count("patch") > 0).then_some(())
+    })
+    .await;
+    for _ in 0..3 {
+        assert_eq!(held(a.renew(&election, LONG, token).await), token);
+        tokio::time::sleep(SECOND / 10).await;
+    }
+}
+
+#[tokio::test]
+async fn who_only_watches_needs_no_right_to_write() {
+    let standin = StandIn::start().await;
+    let token = standin.account("default", "reader", &[("leases", &["get", "watch"])]);
+    let mut options = at(&standin);
+    options.place.config = Some(standin.kubeconfig_as(&token, "default"));
+    open(options.clone())
+        .prepare()
+        .await
+        .expect_err("a candidate needs more");
+    options.takes_part = false;
+    let reader = Client::of(open(options), "reader").await;
+    let a = client(&standin, "a").await;
+    let token = a.win(&name("leader"), LONG).await;
+    assert_eq!(
+        reader
+            .leader(&name("leader"))
+            .await
+            .map(|leader| leader.token),
+        Some(token)
+    );
 }
