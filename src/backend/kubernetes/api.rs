@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::error::Error;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures_util::future::{Either, select};
@@ -20,6 +20,7 @@ use tokio::time::timeout;
 
 use super::access::Place;
 use super::failure::{Right, ambiguous_if_writing, chain, excerpt};
+use super::locked;
 use super::session::{Session, Sessions, Target};
 use crate::backend::BackendError;
 
@@ -242,7 +243,7 @@ impl Api {
         left: &impl Fn() -> Duration,
     ) -> Result<(), BackendError> {
         loop {
-            let until = self.locked_pauses().get(&right).copied();
+            let until = locked(&self.paused).get(&right).copied();
             let wait = until.map(|until| until.saturating_duration_since(Instant::now()));
             match wait {
                 None | Some(Duration::ZERO) => return Ok(()),
@@ -260,13 +261,9 @@ impl Api {
 
     fn pause(&self, right: Right, wanted: Duration) {
         let until = Instant::now() + wanted.max(SHORTEST_PAUSE).min(self.longest_pause);
-        let mut pauses = self.locked_pauses();
+        let mut pauses = locked(&self.paused);
         let known = pauses.entry(right).or_insert(until);
         *known = until.max(*known);
-    }
-
-    fn locked_pauses(&self) -> std::sync::MutexGuard<'_, HashMap<Right, Instant>> {
-        self.paused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Nothing is sent any more.

@@ -2,7 +2,7 @@
 //!
 //! A label follows the election and proves nothing: it is late by a request, and a pod that died keeps it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::Method;
@@ -14,7 +14,7 @@ use tokio::time::{sleep, timeout};
 use super::access::{Pod, check_namespace, is_label};
 use super::api::{Api, Asked};
 use super::failure::{Right, failure};
-use super::{BackendError, MERGE_PATCH};
+use super::{BackendError, MERGE_PATCH, locked};
 use crate::backend::UNSUITABLE;
 
 const LABEL: &str = "whenleader/role";
@@ -87,7 +87,7 @@ impl Labels {
             return; // Which was, or will be, the end of the start.
         }
         self.wanted.send_replace(Some(leads));
-        let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut task = locked(&self.task);
         task.get_or_insert_with(|| {
             tokio::spawn(follow(
                 Arc::clone(&self.api),
@@ -103,11 +103,7 @@ impl Labels {
         let wanted = *self.wanted.borrow();
         let mut written = self.written.subscribe();
         let _ = timeout(LAST_WORD, written.wait_for(|written| *written == wanted)).await;
-        let task = self
-            .task
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let task = locked(&self.task).take();
         if let Some(task) = task {
             task.abort();
             let _ = task.await;

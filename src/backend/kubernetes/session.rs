@@ -5,7 +5,7 @@
 //! merely old, requests use them until the new ones are there.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use base64::Engine;
@@ -17,7 +17,7 @@ use tokio::sync::watch;
 
 use super::access::{Access, Place, Surroundings};
 use super::failure::chain;
-use super::plugin;
+use super::{locked, plugin};
 use crate::backend::{BackendError, UNSUITABLE};
 
 /// Credentials are replaced so long before they expire, or in the last tenth of their time.
@@ -88,7 +88,7 @@ impl Sessions {
 
     pub async fn current(&self) -> Opened {
         let mut opening = {
-            let mut slot = lock(&self.slot);
+            let mut slot = locked(&self.slot);
             if slot.closed {
                 return Err(BackendError::transient(
                     "closed",
@@ -120,7 +120,7 @@ impl Sessions {
 
     /// The configuration and the credentials are read anew for the next request.
     pub fn forget(&self, session: &Arc<Session>) {
-        let mut slot = lock(&self.slot);
+        let mut slot = locked(&self.slot);
         let is_current = |current: &Arc<Session>| Arc::ptr_eq(current, session);
         if slot.current.as_ref().is_some_and(is_current) {
             slot.current = None;
@@ -136,7 +136,7 @@ impl Sessions {
             token_file: session.token_file.clone(),
             old_at: session.old_at,
         });
-        let mut slot = lock(&self.slot);
+        let mut slot = locked(&self.slot);
         let current = slot.current.as_mut()?;
         if Arc::ptr_eq(current, session) {
             *current = Arc::clone(&fresh);
@@ -146,7 +146,7 @@ impl Sessions {
 
     /// No session is opened any more, and connections end when nobody uses them.
     pub fn close(&self) {
-        let mut slot = lock(&self.slot);
+        let mut slot = locked(&self.slot);
         slot.closed = true;
         slot.current = None;
     }
@@ -160,10 +160,10 @@ impl Sessions {
             let opened = match opened {
                 Ok(opened) => opened.map(Arc::new),
                 // Whoever waits learns it from the end of this task.
-                Err(_) => return lock(&slot).opening = None,
+                Err(_) => return locked(&slot).opening = None,
             };
             {
-                let mut slot = lock(&slot);
+                let mut slot = locked(&slot);
                 slot.opening = None;
                 match &opened {
                     Ok(_) if slot.closed => {}
@@ -195,7 +195,7 @@ impl Session {
 impl TokenFile {
     fn read(&self) -> Option<HeaderValue> {
         let text = std::fs::read_to_string(&self.path).unwrap_or_default();
-        let mut last = lock(&self.last);
+        let mut last = locked(&self.last);
         if !text.trim().is_empty()
             && let Some(value) = bearer(text.trim())
         {
@@ -299,8 +299,4 @@ fn shown(url: &http::Uri) -> String {
         Some(port) => format!("{scheme}://{host}:{port}"),
         None => format!("{scheme}://{host}"),
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

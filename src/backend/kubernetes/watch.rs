@@ -1,7 +1,8 @@
 //! Hears of changes to one Lease, for as long as somebody listens.
 //!
-//! A watch that the server ends goes on from there; one that broke begins anew, with what is now. What it says is noted like an answer, on the clock of this
-//! process, and proves nothing: every take-over is a write on the condition of what was seen.
+//! A watch that the server ends goes on from there; one that broke begins anew, with what is now. What it
+//! says is noted like an answer, on the clock of this process, and proves nothing: every take-over is a
+//! write on the condition of what was seen.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
