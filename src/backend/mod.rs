@@ -10,6 +10,10 @@ pub mod file;
 pub mod kubernetes;
 mod observed;
 pub mod redis;
+#[allow(dead_code)] // The next store uses both.
+mod tls;
+#[allow(dead_code)]
+mod url;
 mod watchers;
 
 use std::fmt;
@@ -185,7 +189,10 @@ fn masked_credentials(credentials: &str) -> String {
 
 /// `text` is nothing, or begins with `?` or `#`. Shows what is known to be no secret.
 fn masked_parameters(text: &str) -> String {
-    const HARMLESS: &[&str] = &["prefix", "db", "user", "ca", "cert", "key", "force"];
+    const HARMLESS: &[&str] = &[
+        "prefix", "db", "user", "ca", "cert", "key", "force", "sslmode", "table", "bucket",
+        "region",
+    ];
     const SECRET: &[&str] = &["pass", "password"];
     let Some(parameters) = text.strip_prefix('?') else {
         return if text.is_empty() { "" } else { "#***" }.into();
@@ -210,7 +217,16 @@ fn masked_parameters(text: &str) -> String {
 /// Of a host's rest: digits, and a path behind them.
 fn is_port(text: &str) -> bool {
     let port = text.split('/').next().unwrap_or_default();
-    port.bytes().all(|byte| byte.is_ascii_digit())
+    match port.split_once(',') {
+        None => port.bytes().all(|byte| byte.is_ascii_digit()),
+        // More hosts, each of which has a port of its own.
+        Some((port, others)) => {
+            is_port(port)
+                && others
+                    .split(',')
+                    .all(|host| host.split_once(':').is_none_or(|(_, port)| is_port(port)))
+        }
+    }
 }
 
 /// Acquire, renew or take over.
@@ -468,6 +484,12 @@ mod tests {
                 "unix:///r.sock?db=1&PASS=hunter2&hunter2&ca=hunter2",
                 "unix:///r.sock?db=1&PASS=***&***&***",
             ),
+            (
+                "postgres://u:hunter2@a:1,[::1]:2/db?sslmode=prefer",
+                "postgres://u:***@a:1,[::1]:2/db?sslmode=prefer",
+            ),
+            ("postgres://a:1,b,c:3/db", "postgres://a:1,b,c:3/db"),
+            ("postgres://u:1,hunter2:x", "postgres://u:***"),
             ("file:/tmp/x", "file:/tmp/x"),
             ("file:data/a@b:c?force", "file:data/a@b:c?force"),
             ("file://u:hunter2@h/x", "file://u:***@h/x"),
