@@ -3,7 +3,7 @@ import { mkdtempSync, openSync, readSync, rmSync, writeFileSync } from "node:fs"
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { isMissing, KubernetesServer } from "../__test__/support/servers.mjs";
-import { servers } from "../tools/servers.mjs";
+import { servers } from "../tools/servers/index.mjs";
 
 /** One line for each request, as it comes. */
 const AUDIT = `

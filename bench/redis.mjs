@@ -5,7 +5,7 @@ import { connect, createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { env } from "../tools/run.mjs";
-import { servers } from "../tools/servers.mjs";
+import { servers } from "../tools/servers/index.mjs";
 
 export class RedisServer {
   static async start() {

@@ -14,7 +14,7 @@ import { join } from "node:path";
 import { stripVTControlCharacters } from "node:util";
 import { otherNodes } from "./nodes.mjs";
 import { bold, dim, env, green, red, root, run, seconds, targetDir, yellow } from "./run.mjs";
-import { servers } from "./servers.mjs";
+import { servers } from "./servers/index.mjs";
 import { setup } from "./setup.mjs";
 
 const ci = !!env.CI;

@@ -1,0 +1,60 @@
+// The servers that the tests need: finds them, and brings the missing ones where that harms nothing.
+// What is to know of each is in kinds/.
+import { join } from "node:path";
+import { buildPrograms, findProgram, PROGRAMS, VERSION } from "../kubernetes/programs.mjs";
+import { bold, dim, env, root, run, seconds } from "../run.mjs";
+import { hasOpenssl } from "./certificates.mjs";
+import { findServer, KINDS, variableOf, whyMissing } from "./kinds/index.mjs";
+import { aptInstall, mayInstall, must } from "./programs.mjs";
+
+/** Those that tests use today: what else is in kinds/ is brought as soon as it is named here. */
+const USED = ["redis", "valkey", "postgres", "pgbouncer", "mariadb", "etcd"];
+
+/** Sets the variables by which tests find the servers. Returns a line for each one that is missing. */
+export async function servers() {
+  const skipped = [...(await openssl()), ...(await kubernetes())];
+  for (const kind of USED) {
+    const { name, bring } = KINDS[kind];
+    const found = findServer(kind, env) || (await bring?.().catch(() => undefined));
+    if (found) env[variableOf(kind)] = found;
+    else skipped.push(`tests with ${name}: ${whyMissing(kind)}`);
+  }
+  return skipped;
+}
+
+/** Makes the certificates of all servers that speak TLS. */
+async function openssl() {
+  if (hasOpenssl()) return [];
+  if (mayInstall) await aptInstall("openssl").catch(() => {});
+  return hasOpenssl() ? [] : ["tests with TLS or Kubernetes: no openssl here; install it"];
+}
+
+/** Built from the modules of tools/kubernetes, once for each version: no system package has an API server. */
+async function kubernetes() {
+  const find = () => {
+    const missing = [];
+    for (const [name, { variable }] of Object.entries(PROGRAMS)) {
+      const found = findProgram(name, env);
+      if (found) env[variable] = found;
+      else missing.push(name);
+    }
+    return missing;
+  };
+  let missing = find();
+  // Asked in that folder, where Go says whether it is new enough, or fetches what is.
+  const module = { cwd: join(root, "tools", "kubernetes") };
+  const go = missing.length > 0 && (await run(["go", "list", "-m"], module)).code === 0;
+  if (go) {
+    const start = performance.now();
+    const long = missing.includes("kube-apiserver") ? ", once; it takes minutes" : "";
+    console.log(`Building ${bold(missing.join(", "))} of Kubernetes ${VERSION}${long} ...`);
+    await buildPrograms(missing, (command, options) => must(run(command, options))).catch(() => {});
+    console.log(dim(`done in ${seconds(start)}`));
+    missing = find();
+  }
+  const cure = go ? "see above why it was not built" : "install Go, so that it is built";
+  return missing.map(
+    (name) =>
+      `tests with Kubernetes: no ${name} here; ${cure}, or set ${PROGRAMS[name].variable} to the program`,
+  );
+}
