@@ -2,27 +2,19 @@
 //
 //     node tools/kubernetes/serve.mjs [--ipv6] [--apiserver-flag=<flag>]...
 //
-// When it is ready it prints one line of JSON: where the server is, and what opens it. Then it reads
-// commands from its input, one a line, and answers each with one line of JSON: a word alone, or
-// `{ "id": 7, "do": "freeze" }`, whose answer has the same id. The commands are at the end of this file.
-//
-// Both servers and their folder are gone when it ends, and it ends when its input does: so they go with
-// whoever started it, however that ended. Where a program is missing, the line is `{ "missing": <why> }`.
-import { spawn, spawnSync } from "node:child_process";
+// When it is ready it prints one line of JSON: where the server is, and what opens it. Then it takes commands, as
+// tools/servers/launcher.mjs tells. Where a program is missing, the line is `{ "missing": <why> }`.
 import { createHash, randomBytes, sign } from "node:crypto";
 import { once } from "node:events";
-import { closeSync, mkdtempSync, openSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { readFileSync, rmSync, writeFileSync } from "node:fs";
 import { Agent, request as httpsRequest } from "node:https";
 import { connect, createServer } from "node:net";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
-import { createInterface } from "node:readline";
-import { setTimeout as sleep } from "node:timers/promises";
+import { hasOpenssl } from "../servers/certificates.mjs";
+import { Launcher } from "../servers/launcher.mjs";
 import { makeCertificates } from "./certificates.mjs";
 import { findProgram } from "./programs.mjs";
 
 const ISSUER = "https://kubernetes.default.svc.cluster.local";
-const TIME_TO_START = 120_000;
 
 const flags = [];
 let ipv6 = false;
@@ -32,109 +24,115 @@ for (const arg of process.argv.slice(2)) {
   else throw new Error(`unknown argument ${arg}`);
 }
 
+const launcher = new Launcher("kubernetes");
+const inDir = (name) => launcher.in(name);
 const programs = {};
 for (const name of ["kube-apiserver", "etcd"]) {
   programs[name] = findProgram(name);
   if (!programs[name])
-    missing(`there is no ${name} here: npm test builds it with Go, or set KUBEBUILDER_ASSETS`);
+    launcher.missing(
+      `there is no ${name} here: npm test builds it with Go, or set KUBEBUILDER_ASSETS`,
+    );
 }
-if (spawnSync("openssl", ["version"]).error) missing("there is no openssl here");
+if (!hasOpenssl()) launcher.missing("there is no openssl here");
 
-/** On Linux the kernel ends the servers even if this process is killed. */
-const bound =
-  spawnSync("setpriv", ["--pdeathsig", "KILL", "true"]).status === 0
-    ? ["setpriv", "--pdeathsig", "KILL"]
-    : [];
-
-const dir = mkdtempSync(join(tmpdir(), "whenleader-kubernetes-"));
-const inDir = (name) => join(dir, name);
 const adminToken = randomBytes(16).toString("hex");
-const running = new Map();
 let port;
 let etcdPort;
 let sixth;
 let agent;
 let files = 0;
-let isReady = false;
-let ending;
-
-process.on("exit", () => {
-  for (const child of running.values()) child.kill("SIGKILL");
-  rmSync(dir, { recursive: true, force: true, maxRetries: 10 });
-});
-for (const signal of ["SIGTERM", "SIGINT", "SIGHUP"]) process.on(signal, () => end(0));
-const lines = createInterface({ input: process.stdin });
-lines.on("close", () => end(0));
-process.stdout.on("error", () => end(0));
 
 try {
-  makeCertificates(dir);
+  makeCertificates(launcher.dir);
   writeFileSync(inDir("tokens.csv"), `${adminToken},token-admin,1,"system:masters"\n`, {
     mode: 0o600,
   });
-  await onFreePorts(async () => {
-    await startEtcd();
-    await startApiServer();
-  });
+  await launcher.onFreePorts(
+    2,
+    async (ports) => {
+      [port, etcdPort] = ports;
+      await startEtcd();
+      await startApiServer();
+      if (ipv6) sixth = await listenOnIpv6();
+    },
+    async () => {
+      await Promise.all([launcher.kill("apiserver"), launcher.kill("etcd")]);
+      rmSync(inDir("etcd"), { recursive: true, force: true });
+    },
+  );
 } catch (error) {
-  if (!ending) console.error(error.message);
-  await end(1);
+  await launcher.fail(error);
 }
 
-isReady = true;
-print({
-  url: url(),
-  port,
-  url6: sixth && `https://[::1]:${port}`,
-  dir,
-  ca: inDir("ca.crt"),
-  admin: kubeconfig({ certificate: true }),
-  adminToken: kubeconfig({ token: adminToken }),
-  token: adminToken,
-  clientCert: inDir("admin.crt"),
-  clientKey: inDir("admin.key"),
-  pids: pids(),
-});
-lines.on("line", answer);
+launcher.serve(
+  {
+    url: url(),
+    port,
+    url6: sixth && `https://[::1]:${port}`,
+    dir: launcher.dir,
+    ca: inDir("ca.crt"),
+    admin: kubeconfig({ certificate: true }),
+    adminToken: kubeconfig({ token: adminToken }),
+    token: adminToken,
+    clientCert: inDir("admin.crt"),
+    clientKey: inDir("admin.key"),
+    pids: pids(),
+  },
+  {
+    /** The API server stands still: requests are taken and never answered. */
+    freeze: () => launcher.freeze("apiserver"),
+    thaw: () => launcher.thaw("apiserver"),
+    /** The API server dies: connections are refused. */
+    async kill() {
+      sixth?.close();
+      await launcher.kill("apiserver");
+    },
+    /** It comes back on the same port, and has forgotten nothing. */
+    async restart() {
+      agent.destroy();
+      await launcher.restart("apiserver");
+      if (sixth && !sixth.listening) sixth = await listenOnIpv6();
+      return { pids: pids() };
+    },
+    /** { method?, path, contentType?, body?, token? } -> { status, body }; as the administrator, or as the
+     * token says, where "" is nobody */
+    request,
+    /** -> { namespace } that was never used */
+    namespace: async () => ({ namespace: await namespace() }),
+    /** { namespace, name, rules, seconds? } -> { token, uid } */
+    account,
+    /** { namespace, name, seconds } -> { token } */
+    shortToken,
+    /** { server?, token?, tokenFile?, certificate?, namespace?, path? } -> { path } */
+    kubeconfig: (asked) => ({ path: kubeconfig(asked) }),
+  },
+);
 
 // The servers.
 
-/** Another process may take a port between its choice and its use: the next try has other ones. */
-async function onFreePorts(start) {
-  for (let tries = 1; ; tries++) {
-    [port, etcdPort] = [await freePort(), await freePort()];
-    try {
-      await start();
-      if (ipv6) sixth = await listenOnIpv6();
-      return;
-    } catch (error) {
-      if (!/address already in use|EADDRINUSE/.test(error.message) || tries === 5) throw error;
-      await Promise.all([killServer("apiserver"), killServer("etcd")]);
-      rmSync(inDir("etcd"), { recursive: true, force: true });
-    }
-  }
-}
-
-async function startEtcd() {
+function startEtcd() {
   const client = `http://127.0.0.1:${etcdPort}`;
-  run("etcd", programs.etcd, [
-    ...["--name", "tests", "--data-dir", inDir("etcd"), "--unsafe-no-fsync"],
+  const command = [
+    ...[programs.etcd, "--name", "tests", "--data-dir", inDir("etcd"), "--unsafe-no-fsync"],
     ...["--listen-client-urls", client, "--advertise-client-urls", client],
     // A port that nobody else will ask for.
     ...["--listen-peer-urls", "http://127.0.0.1:0", "--log-level", "warn"],
-  ]);
+  ];
+  // Whether it is ready is seen by the API server.
+  return launcher.start("etcd", { command, ready: async () => true });
 }
 
-async function startApiServer() {
-  agent?.destroy();
+function startApiServer() {
   agent = new Agent({ keepAlive: true, timeout: 10_000, ca: readFileSync(inDir("ca.crt")) });
-  run("apiserver", programs["kube-apiserver"], [
+  const command = [
+    programs["kube-apiserver"],
     `--etcd-servers=http://127.0.0.1:${etcdPort}`,
     "--bind-address=127.0.0.1",
     "--advertise-address=127.0.0.1",
     `--secure-port=${port}`,
     "--endpoint-reconciler-type=none",
-    `--cert-dir=${dir}`,
+    `--cert-dir=${launcher.dir}`,
     `--tls-cert-file=${inDir("apiserver.crt")}`,
     `--tls-private-key-file=${inDir("apiserver.key")}`,
     `--client-ca-file=${inDir("ca.crt")}`,
@@ -147,22 +145,16 @@ async function startApiServer() {
     // Nothing here makes the accounts that it would ask for.
     "--disable-admission-plugins=ServiceAccount",
     ...flags,
-  ]);
-  await ready();
+  ];
+  return launcher.start("apiserver", { command, ready });
 }
 
+/** Without that namespace a request that names none fails. */
 async function ready() {
-  const began = Date.now();
-  // Without this namespace a request that names none fails.
-  for (const path of ["/readyz", "/api/v1/namespaces/default"]) {
-    while ((await request({ path, timeout: 1_000 }).catch(() => ({}))).status !== 200) {
-      for (const name of ["etcd", "apiserver"])
-        if (!running.has(name)) throw new Error(`${name} ended:\n${logOf(name)}`);
-      if (Date.now() - began > TIME_TO_START)
-        throw new Error(`not ready after ${TIME_TO_START} ms:\n${logOf("apiserver")}`);
-      await sleep(25);
-    }
-  }
+  for (const path of ["/readyz", "/api/v1/namespaces/default"])
+    if ((await request({ path, timeout: 1_000 }).catch(() => ({}))).status !== 200) return false;
+  if (!launcher.isRunning("etcd")) throw new Error("etcd ended");
+  return true;
 }
 
 /**
@@ -190,65 +182,12 @@ async function listenOnIpv6() {
   }
 }
 
-function run(name, program, args) {
-  const log = openSync(inDir(`${name}.log`), "a");
-  const [command, ...before] = [...bound, program];
-  const child = spawn(command, [...before, ...args], { stdio: ["ignore", log, log], cwd: dir });
-  closeSync(log);
-  child.on("error", (error) => console.error(`${name}: ${error.message}`));
-  child.on("close", (code, signal) => {
-    if (running.get(name) !== child) return;
-    running.delete(name);
-    if (isReady) console.error(`${name} ended by itself (${signal ?? code}):\n${logOf(name)}`);
-  });
-  running.set(name, child);
-}
-
-async function killServer(name) {
-  const child = running.get(name);
-  if (!child) return;
-  running.delete(name);
-  const ended = once(child, "close");
-  child.kill("SIGKILL");
-  await ended;
-}
-
-function logOf(name) {
-  return readFileSync(inDir(`${name}.log`), "utf8")
-    .trimEnd()
-    .split("\n")
-    .slice(-8)
-    .join("\n");
-}
-
-/** When this process is gone, so are they: nobody finds a server that is about to die. */
-function end(code) {
-  ending ??= Promise.all([killServer("apiserver"), killServer("etcd")]).then(() =>
-    process.exit(code),
-  );
-  return ending;
-}
-
-function missing(why) {
-  print({ missing: why });
-  process.exit(1);
-}
-
-async function freePort() {
-  const server = createServer().listen(0, "127.0.0.1");
-  await once(server, "listening");
-  const { port } = server.address();
-  server.close();
-  await once(server, "close");
-  return port;
-}
-
 function url() {
   return `https://127.0.0.1:${port}`;
 }
 
 function pids() {
-  return { apiserver: running.get("apiserver")?.pid, etcd: running.get("etcd")?.pid };
+  return { apiserver: launcher.pid("apiserver"), etcd: launcher.pid("etcd") };
 }
 
 // What stands in a test's place and asks.
@@ -398,63 +337,4 @@ function kubeconfig({ server = url(), token, tokenFile, certificate, namespace, 
   ];
   writeFileSync(file, `${content.join("\n")}\n`, { mode: 0o600 });
   return file;
-}
-
-// The commands.
-
-const COMMANDS = {
-  /** The API server stands still: requests are taken and never answered. */
-  freeze: () => void running.get("apiserver")?.kill("SIGSTOP"),
-  thaw: () => void running.get("apiserver")?.kill("SIGCONT"),
-  /** The API server dies: connections are refused. */
-  async kill() {
-    sixth?.close();
-    await killServer("apiserver");
-  },
-  /** It comes back on the same port, and has forgotten nothing. */
-  async restart() {
-    await killServer("apiserver");
-    for (let tries = 1; ; tries++) {
-      try {
-        await startApiServer();
-        break;
-      } catch (error) {
-        // An outgoing connection may have the port for a moment.
-        if (!/address already in use/.test(error.message) || tries === 20) throw error;
-        await sleep(250);
-      }
-    }
-    if (sixth && !sixth.listening) sixth = await listenOnIpv6();
-    return { pids: pids() };
-  },
-  /** { method?, path, contentType?, body?, token? } -> { status, body }; as the administrator, or as the
-   * token says, where "" is nobody */
-  request,
-  /** -> { namespace } that was never used */
-  namespace: async () => ({ namespace: await namespace() }),
-  /** { namespace, name, rules, seconds? } -> { token, uid } */
-  account,
-  /** { namespace, name, seconds } -> { token } */
-  shortToken,
-  /** { server?, token?, tokenFile?, certificate?, namespace?, path? } -> { path } */
-  kubeconfig: (asked) => ({ path: kubeconfig(asked) }),
-  stop: () => ({}),
-};
-
-async function answer(line) {
-  if (line.trim() === "") return;
-  let id;
-  try {
-    const asked = line.startsWith("{") ? JSON.parse(line) : { do: line.trim() };
-    id = asked.id;
-    if (!Object.hasOwn(COMMANDS, asked.do)) throw new Error(`there is no command ${asked.do}`);
-    print({ id, ok: true, ...(await COMMANDS[asked.do](asked)) });
-    if (asked.do === "stop") end(0);
-  } catch (error) {
-    print({ id, error: error.message });
-  }
-}
-
-function print(value) {
-  process.stdout.write(`${JSON.stringify(value)}\n`);
 }
