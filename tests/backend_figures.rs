@@ -17,7 +17,7 @@ use whenleader::backend::{self, Attempt, Backend, StoreOptions};
 use whenleader::clock::SystemClock;
 use whenleader::lease::{ElectionName, Hint, InstanceId, Outcome, Owner, Token};
 
-use support::{Kind, Server, TempDir};
+use support::{Kind, Redis, TempDir};
 
 const LEASE: Duration = Duration::from_secs(15);
 const RENEW: Duration = Duration::from_secs(5);
@@ -239,7 +239,7 @@ async fn embedded() {
 #[ignore = "figures"]
 async fn redis() {
     for kind in [Kind::Redis, Kind::Valkey] {
-        let Some(server) = Server::start("figures", kind, &[]) else {
+        let Some(server) = Redis::start("figures", kind, &[]) else {
             continue;
         };
         hand_over(&format!("{kind:?}"), &server.url(), 100).await;

@@ -6,10 +6,10 @@ use whenleader::backend::Backend;
 use whenleader::lease::ElectionName;
 
 use crate::suite::{Fixture, open};
-use crate::support::{Kind, Server};
+use crate::support::{Kind, Redis};
 
 pub struct Fresh<const VALKEY: bool> {
-    pub server: Server,
+    pub server: Redis,
 }
 
 fn kind(valkey: bool) -> Kind {
@@ -24,7 +24,7 @@ impl<const VALKEY: bool> Fixture for Fresh<VALKEY> {
     const RUBBISH_EXPIRES: bool = false;
 
     async fn start(test: &str) -> Option<Self> {
-        let server = Server::start(test, kind(VALKEY), &[])?;
+        let server = Redis::start(test, kind(VALKEY), &[])?;
         Some(Self { server })
     }
 
@@ -63,7 +63,7 @@ mod alone {
 
     use super::key;
     use crate::suite::{Client, LONG, SHORT, denied, held, leading, name, open, owner};
-    use crate::support::{Kind, Proxy, Scripted, Server, Trouble, eventually};
+    use crate::support::{Kind, Proxy, Redis, Scripted, Trouble, eventually};
 
     /// Runs a test once with each server.
     macro_rules! with_both {
@@ -134,7 +134,7 @@ mod alone {
         kind: Kind,
         test: &str,
     ) {
-        let Some(server) = Server::start(test, kind, &[]) else {
+        let Some(server) = Redis::start(test, kind, &[]) else {
             return;
         };
         let proxy = Proxy::to(server.port).await;
@@ -166,7 +166,7 @@ mod alone {
     }
 
     async fn an_attempt_that_was_given_up_mixes_up_no_later_answer(kind: Kind, test: &str) {
-        let Some(server) = Server::start(test, kind, &[]) else {
+        let Some(server) = Redis::start(test, kind, &[]) else {
             return;
         };
         let proxy = Proxy::to(server.port).await;
@@ -192,7 +192,7 @@ mod alone {
         kind: Kind,
         test: &str,
     ) {
-        let Some(server) = Server::start(test, kind, &[]) else {
+        let Some(server) = Redis::start(test, kind, &[]) else {
             return;
         };
         let proxy = Proxy::to(server.port).await;
@@ -216,7 +216,7 @@ mod alone {
     }
 
     async fn a_connection_that_died_idle_is_replaced_within_the_attempt(kind: Kind, test: &str) {
-        let Some(server) = Server::start(test, kind, &[]) else {
+        let Some(server) = Redis::start(test, kind, &[]) else {
             return;
         };
         let proxy = Proxy::to(server.port).await;
@@ -242,7 +242,7 @@ mod alone {
         kind: Kind,
         test: &str,
     ) {
-        let Some(mut server) = Server::start(test, kind, &[]) else {
+        let Some(mut server) = Redis::start(test, kind, &[]) else {
             return;
         };
         let election = name("leader");
@@ -264,11 +264,11 @@ mod alone {
     }
 
     async fn a_replica_refuses_writes_and_is_never_taken_for_a_leader(kind: Kind, test: &str) {
-        let Some(primary) = Server::start(test, kind, &[]) else {
+        let Some(primary) = Redis::start(test, kind, &[]) else {
             return;
         };
         let port = primary.port.to_string();
-        let replica = Server::start(test, kind, &["--replicaof", "127.0.0.1", &port]).unwrap();
+        let replica = Redis::start(test, kind, &["--replicaof", "127.0.0.1", &port]).unwrap();
         wait_for_replica(&primary).await;
         let client = Client {
             backend: open(&replica.url()),
@@ -294,7 +294,7 @@ mod alone {
             ["--key-load-delay", "20000"],
             ["--loading-process-events-interval-bytes", "1024"],
         ];
-        let Some(mut server) = Server::start(test, kind, &slowly.concat()) else {
+        let Some(mut server) = Redis::start(test, kind, &slowly.concat()) else {
             return;
         };
         server.ask_well(&["CONFIG", "SET", "rdbcompression", "no"]);
@@ -315,7 +315,7 @@ mod alone {
     }
 
     async fn a_server_that_forgot_the_scripts_is_given_them_again(kind: Kind, test: &str) {
-        let Some(server) = Server::start(test, kind, &[]) else {
+        let Some(server) = Redis::start(test, kind, &[]) else {
             return;
         };
         let client = Client::new(&server.url(), "a").await;
@@ -331,7 +331,7 @@ mod alone {
     }
 
     async fn everything_deleted_ends_the_term_and_tokens_go_on_growing(kind: Kind, test: &str) {
-        let Some(server) = Server::start(test, kind, &[]) else {
+        let Some(server) = Redis::start(test, kind, &[]) else {
             return;
         };
         let client = Client::new(&server.url(), "a").await;
@@ -344,7 +344,7 @@ mod alone {
     }
 
     async fn a_wrong_password_is_refused_for_good_and_never_shown(kind: Kind, test: &str) {
-        let Some(server) = Server::start(test, kind, &["--requirepass", "right/pa?ss"]) else {
+        let Some(server) = Redis::start(test, kind, &["--requirepass", "right/pa?ss"]) else {
             return;
         };
         for (credentials, advice) in [
@@ -377,7 +377,7 @@ mod alone {
     }
 
     async fn a_user_without_rights_is_told_which_ones_are_needed(kind: Kind, test: &str) {
-        let Some(server) = Server::start(test, kind, &[]) else {
+        let Some(server) = Redis::start(test, kind, &[]) else {
             return;
         };
         let (user, election) = (["ACL", "SETUSER", "poor"], name("leader"));
@@ -409,7 +409,7 @@ mod alone {
     }
 
     async fn a_user_who_lacks_one_right_is_refused_at_start(kind: Kind, test: &str) {
-        let Some(server) = Server::start(test, kind, &[]) else {
+        let Some(server) = Redis::start(test, kind, &[]) else {
             return;
         };
         let url = format!("redis://poor:pw@127.0.0.1:{}/3", server.port);
@@ -443,7 +443,7 @@ mod alone {
     }
 
     async fn a_user_who_may_not_publish_leads_all_the_same(kind: Kind, test: &str) {
-        let Some(server) = Server::start(test, kind, &[]) else {
+        let Some(server) = Redis::start(test, kind, &[]) else {
             return;
         };
         let mute = ["on", ">pw", "~*", "resetchannels", "+@all"];
@@ -459,7 +459,7 @@ mod alone {
     }
 
     async fn a_full_server_is_a_failure_that_passes(kind: Kind, test: &str) {
-        let Some(server) = Server::start(test, kind, &[]) else {
+        let Some(server) = Redis::start(test, kind, &[]) else {
             return;
         };
         let client = Client::new(&server.url(), "a").await;
@@ -470,7 +470,7 @@ mod alone {
     }
 
     async fn a_busy_server_is_a_failure_that_passes(kind: Kind, test: &str) {
-        let Some(server) = Server::start(test, kind, &["--lua-time-limit", "1"]) else {
+        let Some(server) = Redis::start(test, kind, &["--lua-time-limit", "1"]) else {
             return;
         };
         let client = Client::new(&server.url(), "a").await;
@@ -493,7 +493,7 @@ mod alone {
     }
 
     async fn a_key_of_another_type_is_named_with_its_cure(kind: Kind, test: &str) {
-        let Some(server) = Server::start(test, kind, &[]) else {
+        let Some(server) = Redis::start(test, kind, &[]) else {
             return;
         };
         let client = Client::new(&server.url(), "a").await;
@@ -511,7 +511,7 @@ mod alone {
     }
 
     async fn a_lease_without_an_expiry_is_given_one(kind: Kind, test: &str) {
-        let Some(server) = Server::start(test, kind, &[]) else {
+        let Some(server) = Redis::start(test, kind, &[]) else {
             return;
         };
         let election = name("leader");
@@ -537,7 +537,7 @@ mod alone {
     }
 
     async fn a_token_that_was_tampered_with_is_named_or_outgrown(kind: Kind, test: &str) {
-        let Some(server) = Server::start(test, kind, &[]) else {
+        let Some(server) = Redis::start(test, kind, &[]) else {
             return;
         };
         let election = name("leader");
@@ -555,7 +555,7 @@ mod alone {
         }
     }
 
-    async fn wait_for_replica(primary: &Server) {
+    async fn wait_for_replica(primary: &Redis) {
         eventually("the replica is in step", async || {
             // A write of the very connection that waits for it, and so for all before it.
             let mut connection = redis::Client::open(primary.url())
@@ -595,11 +595,11 @@ mod alone {
         kind: Kind,
         test: &str,
     ) {
-        let Some(old_primary) = Server::start(test, kind, &[]) else {
+        let Some(old_primary) = Redis::start(test, kind, &[]) else {
             return;
         };
         let port = old_primary.port.to_string();
-        let replica = Server::start(test, kind, &["--replicaof", "127.0.0.1", &port]).unwrap();
+        let replica = Redis::start(test, kind, &["--replicaof", "127.0.0.1", &port]).unwrap();
         wait_for_replica(&old_primary).await;
         // A name that leads to whichever server is the primary.
         let election = name("leader");
@@ -622,7 +622,7 @@ mod alone {
     }
 
     async fn too_few_replicas_refuse_the_lease_and_free_it_again(kind: Kind, test: &str) {
-        let Some(server) = Server::start(test, kind, &[]) else {
+        let Some(server) = Redis::start(test, kind, &[]) else {
             return;
         };
         let election = name("leader");
@@ -643,11 +643,11 @@ mod alone {
     }
 
     async fn enough_replicas_confirm_the_lease(kind: Kind, test: &str) {
-        let Some(primary) = Server::start(test, kind, &[]) else {
+        let Some(primary) = Redis::start(test, kind, &[]) else {
             return;
         };
         let port = primary.port.to_string();
-        let mut replica = Server::start(test, kind, &["--replicaof", "127.0.0.1", &port]).unwrap();
+        let mut replica = Redis::start(test, kind, &["--replicaof", "127.0.0.1", &port]).unwrap();
         wait_for_replica(&primary).await;
         let election = name("leader");
         let careful = with_replicas(&primary.url(), 1, "careful");
@@ -674,11 +674,11 @@ mod alone {
 
     /// Another connection wrote nothing, so that there `WAIT` counts every replica that is connected.
     async fn only_the_connection_that_wrote_can_confirm_a_write(kind: Kind, test: &str) {
-        let Some(primary) = Server::start(test, kind, &[]) else {
+        let Some(primary) = Redis::start(test, kind, &[]) else {
             return;
         };
         let port = primary.port.to_string();
-        let replica = Server::start(test, kind, &["--replicaof", "127.0.0.1", &port]).unwrap();
+        let replica = Redis::start(test, kind, &["--replicaof", "127.0.0.1", &port]).unwrap();
         wait_for_replica(&primary).await;
         let proxy = Proxy::to(primary.port).await;
         let election = name("leader");
@@ -721,7 +721,7 @@ mod alone {
     }
 
     async fn a_watch_says_when_it_is_blind_and_hears_again_when_it_is_back(kind: Kind, test: &str) {
-        let Some(server) = Server::start(test, kind, &[]) else {
+        let Some(server) = Redis::start(test, kind, &[]) else {
             return;
         };
         let proxy = Proxy::to(server.port).await;
@@ -752,7 +752,7 @@ mod alone {
         kind: Kind,
         test: &str,
     ) {
-        let Some(server) = Server::start(test, kind, &[]) else {
+        let Some(server) = Redis::start(test, kind, &[]) else {
             return;
         };
         let clients = || {
@@ -785,7 +785,7 @@ mod alone {
     }
 
     async fn databases_and_prefixes_keep_elections_apart(kind: Kind, test: &str) {
-        let Some(server) = Server::start(test, kind, &[]) else {
+        let Some(server) = Redis::start(test, kind, &[]) else {
             return;
         };
         let election = name("leader");
@@ -816,7 +816,7 @@ mod alone {
     }
 
     async fn a_unix_socket_serves_as_well(kind: Kind, test: &str) {
-        let Some(server) = Server::start(test, kind, &["--requirepass", "p w"]) else {
+        let Some(server) = Redis::start(test, kind, &["--requirepass", "p w"]) else {
             return;
         };
         let socket = server.socket().display().to_string();
@@ -960,7 +960,7 @@ mod encrypted {
     use whenleader::lease::Hint;
 
     use crate::suite::{Client, LONG, name, open, owner};
-    use crate::support::{Kind, Server, TempDir, free_port};
+    use crate::support::{Kind, Redis, TempDir, free_port};
 
     struct Authority(Issuer<'static, KeyPair>);
 
@@ -1003,7 +1003,7 @@ mod encrypted {
             ["--tls-auth-clients", "yes"],
         ];
         let test = "a_server_is_believed_only_if_its_certificate_is_trusted";
-        let Some(_server) = Server::start(test, Kind::Redis, &args.concat()) else {
+        let Some(_server) = Redis::start(test, Kind::Redis, &args.concat()) else {
             return;
         };
         let mutual = format!("cert={}&key={}", shown("client.pem"), shown("client.key"));
@@ -1072,7 +1072,7 @@ mod encrypted {
             ["--tls-ca-cert-file", &shown("ca.pem")],
         ];
         let test = "plain_text_to_a_port_with_tls_fails_in_words";
-        let Some(server) = Server::start(test, Kind::Redis, &args.concat()) else {
+        let Some(server) = Redis::start(test, Kind::Redis, &args.concat()) else {
             return;
         };
         let plain = open(&format!("redis://localhost:{port}"));

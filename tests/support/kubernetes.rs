@@ -1,16 +1,12 @@
 //! A real Kubernetes API server with RBAC, run and asked through tools/kubernetes/serve.mjs, which tells
 //! how. Nothing here knows HTTP, TLS or kubeconfigs.
 
-use std::collections::HashMap;
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
-use std::thread;
+use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use serde_json::{Value, json};
-use tokio::sync::oneshot;
+
+use super::launcher::Launcher;
 
 /// A running server. It ends with its value, or with this process.
 #[derive(Debug)]
@@ -64,7 +60,7 @@ impl Kubernetes {
     }
 
     fn start(flags: &[&str]) -> Result<Self, String> {
-        let (launcher, told) = Launcher::start(flags)?;
+        let (launcher, told) = Launcher::start("tools/kubernetes/serve.mjs", flags)?;
         let text = |key: &str| {
             told[key]
                 .as_str()
@@ -161,8 +157,8 @@ impl Kubernetes {
     }
 
     /// The program that runs the server dies, and cannot end it itself.
-    pub fn kill_launcher(mut self) {
-        self.launcher.child.kill().unwrap();
+    pub fn kill_launcher(self) {
+        self.launcher.kill();
     }
 
     /// A new kubeconfig file. `server` is another address of this one, such as a proxy's.
@@ -181,80 +177,5 @@ impl Kubernetes {
             .as_str()
             .unwrap()
             .into()
-    }
-}
-
-type Waiting = Arc<Mutex<HashMap<u64, oneshot::Sender<Value>>>>;
-
-/// The program that runs the servers. It ends when its input does.
-#[derive(Debug)]
-struct Launcher {
-    child: Child,
-    input: Mutex<Option<ChildStdin>>,
-    asked: AtomicU64,
-    waiting: Waiting,
-}
-
-impl Launcher {
-    /// With what it tells when the server is ready, or why there is none here.
-    fn start(flags: &[&str]) -> Result<(Self, Value), String> {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tools/kubernetes/serve.mjs");
-        let mut child = Command::new("node")
-            .arg(script)
-            .args(flags)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(|error| format!("node does not start: {error}"))?;
-        let input = Mutex::new(child.stdin.take());
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let first = lines.next().expect("the server starts").unwrap();
-        let told: Value = serde_json::from_str(&first).unwrap();
-        if let Some(why) = told["missing"].as_str() {
-            let _ = child.wait();
-            return Err(why.to_owned());
-        }
-        let waiting = Waiting::default();
-        let answered = Arc::clone(&waiting);
-        thread::spawn(move || {
-            for line in lines.map_while(Result::ok) {
-                let told: Value = serde_json::from_str(&line).unwrap();
-                let id = told["id"].as_u64().expect("an answer to a question");
-                // A test that has ended waits no longer.
-                let asker = answered.lock().unwrap().remove(&id);
-                let _ = asker.map(|asker| asker.send(told));
-            }
-            // Those who still wait learn that there will be no answer.
-            answered.lock().unwrap().clear();
-        });
-        let launcher = Self {
-            child,
-            input,
-            asked: AtomicU64::new(0),
-            waiting,
-        };
-        Ok((launcher, told))
-    }
-
-    async fn ask(&self, mut question: Value) -> Value {
-        let id = self.asked.fetch_add(1, Ordering::Relaxed);
-        question["id"] = json!(id);
-        let (asker, answer) = oneshot::channel();
-        self.waiting.lock().unwrap().insert(id, asker);
-        {
-            let mut input = self.input.lock().unwrap();
-            let input = input.as_mut().expect("open until the end");
-            writeln!(input, "{question}").expect("the launcher runs");
-        }
-        let told = answer.await.expect("the launcher answers");
-        assert_eq!(told["error"], Value::Null, "{question}");
-        told
-    }
-}
-
-impl Drop for Launcher {
-    fn drop(&mut self) {
-        drop(self.input.lock().unwrap().take());
-        let _ = self.child.wait();
     }
 }

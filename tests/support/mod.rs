@@ -3,7 +3,9 @@
 #![allow(dead_code, unused_imports, clippy::missing_panics_doc)]
 
 mod kubernetes;
+mod launcher;
 mod proxy;
+mod redis;
 mod server;
 mod standin;
 
@@ -16,7 +18,8 @@ use std::time::{Duration, Instant};
 
 pub use kubernetes::{Kubernetes, User};
 pub use proxy::{Proxy, Scripted, Trouble};
-pub use server::{Kind, Server, free_port};
+pub use redis::{Redis, free_port};
+pub use server::{Kind, Server};
 pub use standin::{Answer, Certificate, Client, Events, Fault, Request, StandIn};
 
 /// A directory that is deleted at the end.

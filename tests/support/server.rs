@@ -1,167 +1,125 @@
-//! Real servers, each with a port and a directory of its own, ended by its own process id.
+//! Real servers of every kind, run by tools/servers/serve.mjs: what is to know of each is in
+//! tools/servers/kinds, and nothing of it is here.
 
-use std::env;
-use std::ffi::OsStr;
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::sync::{Mutex, OnceLock};
 
-use super::TempDir;
+use serde_json::{Value, json};
 
+use super::launcher::Launcher;
+
+/// A kind of server, by what tools/servers calls it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Redis,
     Valkey,
+    Postgres,
+    MariaDb,
+    Etcd,
 }
 
 impl Kind {
-    fn variable(self) -> &'static str {
+    const fn name(self) -> &'static str {
         match self {
-            Self::Redis => "WHENLEADER_REDIS_SERVER",
-            Self::Valkey => "WHENLEADER_VALKEY_SERVER",
+            Self::Redis => "redis",
+            Self::Valkey => "valkey",
+            Self::Postgres => "postgres",
+            Self::MariaDb => "mariadb",
+            Self::Etcd => "etcd",
         }
-    }
-
-    fn program(self) -> &'static str {
-        match self {
-            Self::Redis => "redis-server",
-            Self::Valkey => "valkey-server",
-        }
-    }
-
-    /// The server's program, or what would bring it.
-    pub fn find(self) -> Result<PathBuf, String> {
-        if let Some(path) = env::var_os(self.variable()) {
-            return Ok(path.into());
-        }
-        let path = env::var_os("PATH").unwrap_or_default();
-        env::split_paths(&path)
-            .map(|dir| dir.join(self.program()))
-            .find(|file| file.is_file())
-            .ok_or_else(|| {
-                format!(
-                    "there is no {} here: npm test brings it, or set {} to it",
-                    self.program(),
-                    self.variable()
-                )
-            })
     }
 }
 
-/// A running server. It ends with its value.
+/// A running server. It ends with its value, or with this process.
 #[derive(Debug)]
 pub struct Server {
-    kind: Kind,
-    args: Vec<String>,
     pub port: u16,
-    dir: TempDir,
-    child: Option<Child>,
+    told: Value,
+    launcher: Launcher,
 }
 
 impl Server {
-    /// `None`: there is no such server here, and the test was reported as skipped.
-    pub fn start(test: &str, kind: Kind, args: &[&str]) -> Option<Self> {
-        if let Err(why) = kind.find() {
-            super::skip(test, &why);
-            return None;
-        }
-        // Another process may take a port between its choice and its use: the next try has another.
-        for _ in 0..5 {
-            let mut server = Self {
-                kind,
-                args: args.iter().map(|arg| (*arg).to_owned()).collect(),
-                port: free_port(),
-                dir: TempDir::new(),
-                child: None,
-            };
-            if server.run() {
-                return Some(server);
+    /// One for all tests of this program that leave it as it is, in databases or below keys of their own.
+    /// `None`: it cannot run here, and the test was reported as skipped.
+    pub fn shared(test: &str, kind: Kind) -> Option<&'static Self> {
+        type Started = &'static OnceLock<Result<Server, String>>;
+        static SHARED: Mutex<Vec<(Kind, Started)>> = Mutex::new(Vec::new());
+        let started = {
+            let mut shared = SHARED.lock().unwrap();
+            if let Some((_, started)) = shared.iter().find(|(of, _)| *of == kind) {
+                started
+            } else {
+                let started: Started = Box::leak(Box::default());
+                shared.push((kind, started));
+                started
+            }
+        };
+        match started.get_or_init(|| Self::start(kind, &[])) {
+            Ok(server) => Some(server),
+            Err(why) => {
+                super::skip(test, why);
+                None
             }
         }
-        panic!("{} does not start", kind.program());
     }
 
-    fn run(&mut self) -> bool {
-        let child = Command::new(self.kind.find().unwrap())
-            .args(["--port", &self.port.to_string()])
-            .args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
-            .args([OsStr::new("--dir"), self.dir.path().as_os_str()])
-            .args(["--unixsocket", self.socket().to_str().unwrap()])
-            .args(["--repl-diskless-sync-delay", "0"])
-            .args(&self.args)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("the server's program runs");
-        self.child = Some(child);
-        let start = Instant::now();
-        while start.elapsed() < Duration::from_secs(20) {
-            if TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).is_ok() {
-                return true;
-            }
-            if self.child.as_mut().unwrap().try_wait().unwrap().is_some() {
-                return false;
-            }
-            thread::sleep(Duration::from_millis(10));
-        }
-        false
+    /// One of the test's own. Arguments are the launcher's: `--flag=<flag of the server>`, and the options of
+    /// the kind.
+    pub fn own(test: &str, kind: Kind, args: &[&str]) -> Option<Self> {
+        Self::start(kind, args)
+            .inspect_err(|why| super::skip(test, why))
+            .ok()
     }
 
-    /// Ends it at once, as a crash does.
-    pub fn crash(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+    fn start(kind: Kind, args: &[&str]) -> Result<Self, String> {
+        let args = [&[kind.name()], args].concat();
+        let (launcher, told) = Launcher::start("tools/servers/serve.mjs", &args)?;
+        let port = told["port"].as_u64().expect("every server has one");
+        Ok(Self {
+            port: port.try_into().unwrap(),
+            told,
+            launcher,
+        })
     }
 
-    /// It stands still and keeps its connections, until its value ends.
-    pub fn freeze(&self) {
-        let pid = self.child.as_ref().unwrap().id().to_string();
-        let status = Command::new("kill").args(["-STOP", &pid]).status();
-        assert!(status.unwrap().success());
+    /// With the user who may do everything.
+    pub fn url(&self) -> &str {
+        self.told("/url")
     }
 
-    /// On the same port, and as empty as it was at first.
-    pub fn restart(&mut self) {
-        self.crash();
-        assert!(self.run(), "the server does not start again");
+    /// A text that the launcher told at the start, such as `/ca` or `/odd/password`.
+    pub fn told(&self, pointer: &str) -> &str {
+        self.told
+            .pointer(pointer)
+            .and_then(Value::as_str)
+            .unwrap_or_else(|| panic!("{pointer} is not in {}", self.told))
     }
 
-    pub fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+    /// It takes connections, and answers nothing.
+    pub async fn freeze(&self) {
+        self.ask(json!({ "do": "freeze" })).await;
     }
 
-    pub fn socket(&self) -> PathBuf {
-        self.dir.path().join("socket")
+    pub async fn thaw(&self) {
+        self.ask(json!({ "do": "thaw" })).await;
     }
 
-    /// Asks the server something, on a connection of the test's own.
-    pub fn ask(&self, command: &[impl AsRef<[u8]>]) -> redis::RedisResult<redis::Value> {
-        let client = redis::Client::open(self.url())?;
-        let mut connection = client.get_connection()?;
-        let mut asked = redis::Cmd::new();
-        for word in command {
-            asked.arg(word.as_ref());
-        }
-        asked.query(&mut connection)
+    /// It dies, and connections are refused.
+    pub async fn kill(&self) {
+        self.ask(json!({ "do": "kill" })).await;
     }
 
-    pub fn ask_well(&self, command: &[impl AsRef<[u8]>]) -> redis::Value {
-        self.ask(command).expect("the server does what it is asked")
+    /// On the same port, with all that it knew.
+    pub async fn restart(&self) {
+        self.ask(json!({ "do": "restart" })).await;
     }
-}
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.crash();
+    /// What only servers of this kind can be asked, as their module says.
+    pub async fn ask(&self, question: Value) -> Value {
+        self.launcher.ask(question).await
     }
-}
 
-pub fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    listener.local_addr().unwrap().port()
+    /// The program that runs the server dies, and cannot end it itself.
+    pub fn kill_launcher(self) {
+        self.launcher.kill();
+    }
 }

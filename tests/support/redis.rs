@@ -1,0 +1,161 @@
+//! Redis and Valkey, each with a port and a directory of its own, ended by its own process id.
+//!
+//! Not by the launcher, as all others: a hundred tests want one of their own, and it is there within
+//! 15 ms, a tenth of what a launcher takes.
+
+use std::env;
+use std::ffi::OsStr;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::{Kind, TempDir};
+
+fn variable(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Redis => "WHENLEADER_REDIS_SERVER",
+        Kind::Valkey => "WHENLEADER_VALKEY_SERVER",
+        _ => panic!("{kind:?} is started by the launcher"),
+    }
+}
+
+fn program(kind: Kind) -> &'static str {
+    if kind == Kind::Redis {
+        "redis-server"
+    } else {
+        "valkey-server"
+    }
+}
+
+/// The server's program, or what would bring it.
+fn find(kind: Kind) -> Result<PathBuf, String> {
+    let (variable, program) = (variable(kind), program(kind));
+    if let Some(path) = env::var_os(variable) {
+        return Ok(path.into());
+    }
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path)
+        .map(|dir| dir.join(program))
+        .find(|file| file.is_file())
+        .ok_or_else(|| {
+            format!("there is no {program} here: npm test brings it, or set {variable} to it")
+        })
+}
+
+/// A running server. It ends with its value.
+#[derive(Debug)]
+pub struct Redis {
+    kind: Kind,
+    args: Vec<String>,
+    pub port: u16,
+    dir: TempDir,
+    child: Option<Child>,
+}
+
+impl Redis {
+    /// `None`: there is no such server here, and the test was reported as skipped.
+    pub fn start(test: &str, kind: Kind, args: &[&str]) -> Option<Self> {
+        if let Err(why) = find(kind) {
+            super::skip(test, &why);
+            return None;
+        }
+        // Another process may take a port between its choice and its use: the next try has another.
+        for _ in 0..5 {
+            let mut server = Self {
+                kind,
+                args: args.iter().map(|arg| (*arg).to_owned()).collect(),
+                port: free_port(),
+                dir: TempDir::new(),
+                child: None,
+            };
+            if server.run() {
+                return Some(server);
+            }
+        }
+        panic!("{} does not start", program(kind));
+    }
+
+    fn run(&mut self) -> bool {
+        let child = Command::new(find(self.kind).unwrap())
+            .args(["--port", &self.port.to_string()])
+            .args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+            .args([OsStr::new("--dir"), self.dir.path().as_os_str()])
+            .args(["--unixsocket", self.socket().to_str().unwrap()])
+            .args(["--repl-diskless-sync-delay", "0"])
+            .args(&self.args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the server's program runs");
+        self.child = Some(child);
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(20) {
+            if TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).is_ok() {
+                return true;
+            }
+            if self.child.as_mut().unwrap().try_wait().unwrap().is_some() {
+                return false;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        false
+    }
+
+    /// Ends it at once, as a crash does.
+    pub fn crash(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// It stands still and keeps its connections, until its value ends.
+    pub fn freeze(&self) {
+        let pid = self.child.as_ref().unwrap().id().to_string();
+        let status = Command::new("kill").args(["-STOP", &pid]).status();
+        assert!(status.unwrap().success());
+    }
+
+    /// On the same port, and as empty as it was at first.
+    pub fn restart(&mut self) {
+        self.crash();
+        assert!(self.run(), "the server does not start again");
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.dir.path().join("socket")
+    }
+
+    /// Asks the server something, on a connection of the test's own.
+    pub fn ask(&self, command: &[impl AsRef<[u8]>]) -> redis::RedisResult<redis::Value> {
+        let client = redis::Client::open(self.url())?;
+        let mut connection = client.get_connection()?;
+        let mut asked = redis::Cmd::new();
+        for word in command {
+            asked.arg(word.as_ref());
+        }
+        asked.query(&mut connection)
+    }
+
+    pub fn ask_well(&self, command: &[impl AsRef<[u8]>]) -> redis::Value {
+        self.ask(command).expect("the server does what it is asked")
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        self.crash();
+    }
+}
+
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    listener.local_addr().unwrap().port()
+}
