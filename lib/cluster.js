@@ -7,8 +7,6 @@ const { EventEmitter } = require("node:events");
 const { inspect } = require("node:util");
 const { Standing } = require("./election.js");
 const { ElectionError } = require("./errors.js");
-const { hold } = require("./hold.js");
-const { after } = require("./timer.js");
 
 /** @typedef {import("./election.js").Election} Election */
 /** @typedef {import("./environment.js").Environment} Environment */
@@ -72,6 +70,7 @@ class Cluster extends EventEmitter {
       return term;
     }
     if (this.#environment.isLeft(this)) throw this.#stoppedError();
+    const { after, hold } = this.#environment.waiting;
     /** @type {(() => void)[]} */
     const cleanups = [hold()];
     try {
@@ -150,6 +149,12 @@ class Cluster extends EventEmitter {
   /** The cluster is started again. @param {Cluster} cluster */
   static unbind(cluster) {
     cluster.#previous = cluster.#election ?? cluster.#previous;
+    Cluster.bind(cluster, null);
+  }
+
+  /** As if it had never had an election. @param {Cluster} cluster */
+  static forget(cluster) {
+    cluster.#previous = null;
     Cluster.bind(cluster, null);
   }
 

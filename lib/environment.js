@@ -22,6 +22,7 @@ const { toJson } = require("./json.js");
 const { LocalCluster } = require("./local.js");
 const { Log, checkLogger } = require("./logger.js");
 const { Registration } = require("./registration.js");
+const { after } = require("./timer.js");
 
 /** @typedef {import("./native-types").Native} Native */
 /** @typedef {import("./native-types").NativeEvent} NativeEvent */
@@ -33,7 +34,7 @@ const { Registration } = require("./registration.js");
  * How the cluster is to be started.
  *
  * @typedef {object} Plan
- * @property {"local" | "native" | "join"} mode  join: another thread of this process runs it
+ * @property {"local" | "native" | "join" | "stand-in"} mode  join: another thread of this process runs it
  * @property {boolean} implicit  nobody called startCluster()
  * @property {string} json
  * @property {string} source
@@ -63,11 +64,44 @@ const { Registration } = require("./registration.js");
  * @property {(ways: import("./exit.js").Ways) => () => void} watchExit
  */
 
+/**
+ * What takes the place of every cluster, for tests (lib/testing).
+ *
+ * @typedef {object} StandIn
+ * @property {(dispatch: (event: NativeEvent) => void) => Provider} open
+ * @property {typeof after} after  by its own clock
+ * @property {<T>(election: string, functionName: string, call: () => T) => T} run  calls a callback
+ */
+
+/**
+ * A call of whenLeader(). It outlives its registration where a stop that ends it belongs to a test.
+ *
+ * @typedef {object} Call
+ * @property {string | undefined} name
+ * @property {string} functionName
+ * @property {Registration} registration
+ * @property {() => Registration} begin
+ * @property {boolean} removed
+ */
+
 /** What an implicit local cluster led for, if it only answered. */
 const ASKED = "isLeader(), which answered true";
 
 /** An exit waits for one try of a release: three fit into renewInterval. */
 const RELEASE_TRIES = 3;
+
+/** @type {Plan} */
+const STAND_IN = {
+  mode: "stand-in",
+  implicit: false,
+  json: "",
+  source: "",
+  baseDir: "",
+  info: null,
+};
+
+/** Holds nothing. */
+const letGo = () => () => {};
 
 class Environment {
   #world;
@@ -79,7 +113,7 @@ class Environment {
   #clusters = new Map();
   /** @type {Map<string, Election>} */
   #elections = new Map();
-  /** Registrations that no election has yet. @type {Map<Registration, { name?: string, functionName: string }>} */
+  /** Registrations that no election has yet. @type {Map<Registration, Call>} */
   #waiting = new Map();
   /** Cluster objects that were stopped before the cluster started. @type {Set<Cluster>} */
   #leftEarly = new Set();
@@ -94,6 +128,10 @@ class Environment {
   #onStop = null;
   /** @type {string | null} */
   #ownInstanceId = null;
+  /** @type {StandIn | null} */
+  #standIn = null;
+  /** Calls that a stand-in found, and those that were made since. @type {Set<Call>} */
+  #calls = new Set();
 
   /** @param {World} world */
   constructor(world) {
@@ -113,31 +151,46 @@ class Environment {
     const existing = this.#state.kind === "running" ? this.#electionFor(name) : null;
     const functionName = nameOf(fn) ?? "anonymous function";
     const deregisteredName = deregisteredFn === null ? null : nameOf(deregisteredFn);
-    const registration = new Registration({
-      fn: (term) => {
-        this.ledFor(`the fn ${functionName} given to whenLeader()`);
-        return fn(term);
-      },
-      deregisteredFn,
-      onError: (err, which, term) =>
-        this.log.error(`${which} of a registration failed; the election goes on`, {
-          election: term.election,
-          token: term.token,
-          function: which === "fn" ? functionName : (deregisteredName ?? functionName),
-          err,
-        }),
-      onEnd: () => {
-        this.#waiting.delete(registration);
-        for (const election of this.#elections.values()) election.delete(registration);
-      },
-    });
+    const begin = () => {
+      const registration = new Registration({
+        fn: (term) => {
+          this.ledFor(`the fn ${functionName} given to whenLeader()`);
+          return this.#runCallback(term, functionName, () => fn(term));
+        },
+        deregisteredFn:
+          deregisteredFn === null
+            ? null
+            : (lost, term) =>
+                this.#runCallback(term, deregisteredName ?? functionName, () =>
+                  deregisteredFn(lost, term),
+                ),
+        onError: (err, which, term) =>
+          this.log.error(`${which} of a registration failed; the election goes on`, {
+            election: term.election,
+            token: term.token,
+            function: which === "fn" ? functionName : (deregisteredName ?? functionName),
+            err,
+          }),
+        onEnd: () => {
+          this.#waiting.delete(registration);
+          for (const election of this.#elections.values()) election.delete(registration);
+        },
+      });
+      return registration;
+    };
+    /** @type {Call} */
+    const call = { name, functionName, registration: begin(), begin, removed: false };
+    if (this.#standIn !== null) this.#calls.add(call);
     if (existing === null) {
-      this.#waiting.set(registration, { name, functionName });
+      this.#waiting.set(call.registration, call);
       this.#warnIfStopped(functionName);
     } else {
-      this.#hang(registration, existing, functionName);
+      this.#hang(call.registration, existing, functionName);
     }
     return () => {
+      call.removed = true;
+      this.#calls.delete(call);
+      const { registration } = call;
       registration.remove(removal);
       // Its end would wait for the callback that waits for it.
       return insideCallback(registration) ? Promise.resolve() : registration.whenEnded();
@@ -202,7 +255,12 @@ class Environment {
   #start(given) {
     const state = this.#state;
     if (state.kind === "starting" || state.kind === "running") return this.#joinStart(state, given);
-    const plan = given === null ? this.#choose(false) : this.#planFor(given.json);
+    const plan =
+      this.#standIn !== null
+        ? STAND_IN
+        : given === null
+          ? this.#choose(false)
+          : this.#planFor(given.json);
     if (state.kind === "chosen" && (given !== null || plan.mode !== "local")) {
       this.#refuseIfLed("startCluster()");
     }
@@ -217,7 +275,7 @@ class Environment {
    */
   async #joinStart(state, given) {
     const { plan } = state;
-    if (given !== null && given.json !== plan.json) {
+    if (given !== null && given.json !== plan.json && plan.mode !== "stand-in") {
       if (plan.mode !== "local") {
         // Perhaps the same in other words; if it is not, the native side says so.
         await this.#native
@@ -342,6 +400,11 @@ class Environment {
     return this.#startsToCome === 0 && Cluster.electionOf(cluster)?.stopping === true;
   }
 
+  /** The clock by which the application waits, and what keeps the process alive meanwhile. */
+  get waiting() {
+    return this.#standIn === null ? { after, hold } : { after: this.#standIn.after, hold: letGo };
+  }
+
   /** The application acts on its leadership from now on. @param {string} what */
   ledFor(what) {
     this.#ledFor ??= what;
@@ -359,6 +422,85 @@ class Environment {
   get log() {
     this.#log ??= new Log(undefined, this.#world.env.WHENLEADER_LOG);
     return this.#log;
+  }
+
+  // ---- what tests ask (lib/testing) ----
+
+  /** Nothing starts by itself any more: a test will bring a cluster of its own. */
+  awaitStandIn() {
+    const { kind } = this.#state;
+    if (kind === "idle" || kind === "chosen") this.#state = { kind: "expecting", stopped: null };
+  }
+
+  /**
+   * @param {StandIn} standIn
+   * @param {string} call  what the application called, for the error
+   */
+  useStandIn(standIn, call) {
+    if (this.#standIn !== null) {
+      throw new ConfigError(
+        `${call}: another test cluster runs already; await its restore() first, for example in afterEach()`,
+      );
+    }
+    this.awaitStandIn();
+    const state = this.#state;
+    if (state.kind !== "expecting" || this.#startsToCome > 0) {
+      if (state.kind !== "running" || state.plan.mode !== "local" || !state.plan.implicit) {
+        throw new ConfigError(
+          `${call}: a real cluster runs in this process; await stopCluster() first`,
+        );
+      }
+    }
+    if (this.#ledFor !== null) {
+      throw new ConfigError(
+        `${call} came too late: without a configuration this process already led as its only ` +
+          `instance, for ${this.#ledFor}. Import "whenleader/testing" before the application, for ` +
+          "example in a set-up file of the test runner: from then on nobody leads by accident",
+      );
+    }
+    if (state.kind === "running") this.#leaveImplicitCluster(call);
+    this.#standIn = standIn;
+    this.#calls = new Set(this.#waiting.values());
+    this.#begin(STAND_IN);
+  }
+
+  /**
+   * As if nothing had been there: the calls that are kept wait for the next cluster.
+   *
+   * @param {(call: Call) => boolean} isKept
+   */
+  async leaveStandIn(isKept) {
+    await this.stopCluster();
+    const calls = [...this.#calls].filter(isKept);
+    this.#calls.clear();
+    this.#standIn = null;
+    this.#ledFor = null;
+    this.#log = null;
+    this.#state = { kind: "expecting", stopped: null };
+    for (const cluster of this.#clusters.values()) Cluster.forget(cluster);
+    for (const call of calls) {
+      call.registration = call.begin();
+      this.#waiting.set(call.registration, call);
+    }
+  }
+
+  get calls() {
+    return [...this.#calls];
+  }
+
+  get clusters() {
+    return [...this.#clusters.values()];
+  }
+
+  /**
+   * @template T
+   * @param {import("./term.js").Term} term
+   * @param {string} functionName
+   * @param {() => T} call
+   */
+  #runCallback(term, functionName, call) {
+    if (this.#standIn === null) return call();
+    return this.#standIn.run(term.election, functionName, call);
   }
 
   // ---- choosing a cluster ----
@@ -434,6 +576,7 @@ class Environment {
 
   /** What another thread of this process runs. @returns {ClusterInfo | null} */
   #clusterOfProcess() {
+    if (this.#standIn !== null) return null;
     try {
       return this.#native.runningCluster();
     } catch {
@@ -465,6 +608,13 @@ class Environment {
         keepAlive: plan.info?.keepAlive ?? false,
       });
       this.#run(plan, provider);
+      return Promise.resolve();
+    }
+    if (this.#standIn !== null) {
+      this.#run(
+        plan,
+        this.#standIn.open((event) => this.#dispatch(event)),
+      );
       return Promise.resolve();
     }
     /** @type {{ kind: "starting", plan: Plan, done: Promise<void> }} */

@@ -138,4 +138,12 @@ function checkName(what, name) {
   return name;
 }
 
-module.exports = { whenLeader, useCluster, startCluster, stopCluster, expectCluster };
+module.exports = {
+  environment,
+  checkName,
+  whenLeader,
+  useCluster,
+  startCluster,
+  stopCluster,
+  expectCluster,
+};
