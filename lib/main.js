@@ -111,8 +111,6 @@ function expectCluster() {
 }
 
 /**
- * The rules that hold for every store; a store may have more.
- *
  * @param {string} what
  * @param {unknown} name
  * @returns {string | undefined}
@@ -122,24 +120,28 @@ function checkName(what, name) {
   if (typeof name !== "string") {
     throw new TypeError(`${what} must be the name of an election, not ${inspect(name)}`);
   }
-  const rule =
-    name === ""
-      ? "not be empty"
-      : Buffer.byteLength(name) > NAME_LIMIT
-        ? `have at most ${NAME_LIMIT} bytes`
-        : /\p{Cc}/u.test(name)
-          ? "hold no control character"
-          : /\p{Cs}/u.test(name)
-            ? "hold no half of a surrogate pair, which is no text"
-            : name.trim() !== name
-              ? "not begin or end with a space"
-              : null;
+  const rule = brokenRule(name);
   if (rule !== null) throw new TypeError(`${what} must ${rule}: ${inspect(name)}`);
   return name;
 }
 
+/**
+ * The rules that hold for every store; a store may have more.
+ *
+ * @param {string} name
+ * @returns {string | null}  words that follow "must"
+ */
+function brokenRule(name) {
+  if (name === "") return "not be empty";
+  if (Buffer.byteLength(name) > NAME_LIMIT) return `have at most ${NAME_LIMIT} bytes`;
+  if (/\p{Cc}/u.test(name)) return "hold no control character";
+  if (/\p{Cs}/u.test(name)) return "hold no half of a surrogate pair, which is no text";
+  return name.trim() === name ? null : "not begin or end with a space";
+}
+
 module.exports = {
   environment,
+  brokenRule,
   checkName,
   whenLeader,
   useCluster,
