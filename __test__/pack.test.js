@@ -53,13 +53,14 @@ after(() => fs.rmSync(work, { recursive: true, force: true }));
 
 test("the package holds what a user needs and nothing else", () => {
   const expected =
-    /^(index\.(js|d\.ts)|native\.(js|d\.ts)|lib\/[\w/-]+\.js|package\.json|README\.md|CHANGELOG\.md|LICENSE-(MIT|APACHE))$/;
+    /^((index|testing)\.(js|d\.ts)|native\.(js|d\.ts)|lib\/[\w/-]+\.js|package\.json|README\.md|CHANGELOG\.md|LICENSE-(MIT|APACHE))$/;
   const files = main.files.map((file) => file.path);
   assert.deepEqual(
     files.filter((file) => !expected.test(file)),
     [],
   );
-  for (const file of ["index.js", "index.d.ts", "native.js", "README.md", "LICENSE-MIT"]) {
+  const needed = ["index.js", "index.d.ts", "testing.js", "testing.d.ts", "native.js"];
+  for (const file of [...needed, "README.md", "LICENSE-MIT"]) {
     assert.ok(files.includes(file), `${file} is missing`);
   }
 });
@@ -139,6 +140,19 @@ test("an installed package leads on the embedded store with its own binary", () 
     fs.existsSync(path.join(app, ".whenleader")),
     "the store lies beside the configuration",
   );
+});
+
+test("an installed package brings a cluster for tests, by require and by import", () => {
+  const code = `whenLeader(() => console.log("leads"), () => console.log("ends"));
+     const cluster = useTestCluster();
+     cluster.promote().then(() => cluster.restore());`;
+  const names = ["{ useTestCluster }", "{ whenLeader }"];
+  const [required, imported] = [
+    names.map((name, i) => `const ${name} = require("whenleader${i === 0 ? "/testing" : ""}");`),
+    names.map((name, i) => `import ${name} from "whenleader${i === 0 ? "/testing" : ""}";`),
+  ].map((lines) => lines.join("\n") + code);
+  assert.equal(runIn(app, "-e", required), "leads\nends\n");
+  assert.equal(runIn(app, "--input-type=module", "-e", imported), "leads\nends\n");
 });
 
 test("without a binary for this platform the error names the package", () => {
