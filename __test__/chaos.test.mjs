@@ -10,7 +10,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 import { TcpProxy } from "./support/proxy.mjs";
 import { judge } from "./support/recorder.mjs";
-import { isMissing, KubernetesServer, RedisServer } from "./support/servers.mjs";
+import { isMissing, KubernetesServer, Server } from "./support/servers.mjs";
 
 const ROUNDS = Number(process.env.WHENLEADER_CHAOS_ROUNDS ?? 30);
 /** The shortest lease that Kubernetes can hold, for all alike. */
@@ -152,6 +152,39 @@ const NETWORK_FAULTS = {
   },
 };
 
+/** Where a store's own faults, and those of the way to it, come on top. */
+const ALL_FAULTS = { ...FAULTS, ...NETWORK_FAULTS };
+
+/**
+ * The stores; each is one row. `cluster` tells what an instance is configured with that comes to the server by that
+ * port, which is a proxy's of its own.
+ * @type {{ name: string, kind?: string, start?: () => Promise<any>, cluster: (server: any, port: number) => any }[]}
+ */
+const STORES = [
+  { name: "the embedded store", cluster: (folder) => ({ store: `file:${join(folder, "store")}` }) },
+  { name: "redis", kind: "redis", cluster: byUrl },
+  { name: "valkey", kind: "valkey", cluster: byUrl },
+  {
+    name: "Kubernetes",
+    kind: "kubernetes",
+    async start() {
+      const server = await KubernetesServer.start();
+      const namespace = await server.newNamespace();
+      const token = await server.account(namespace, "elector");
+      return Object.assign(server, { place: { namespace, token } });
+    },
+    async cluster(server, port) {
+      const { namespace, token } = server.place;
+      const config = await server.kubeconfig({ server: server.urlAt(port), token });
+      return { type: "KubernetesCluster", config, namespace, leaseName: "chaos" };
+    },
+  },
+];
+
+function byUrl(server, port) {
+  return { store: server.urlAt(port) };
+}
+
 async function play(arena, faults) {
   for (let i = 0; i < 3; i++) await arena.enter();
   await arena.leader();
@@ -182,46 +215,23 @@ describe("real processes", { concurrency: false }, () => {
   });
   after(() => rmSync(folder, { recursive: true, force: true }));
 
-  test("on the embedded store, terms never overlap and tokens only grow, whatever happens to the leader", async (t) => {
-    const logs = mkdtempSync(join(folder, "file-"));
-    const arena = new Arena(logs, async () => ({ store: `file:${join(logs, "store")}` }));
-    t.after(() => arena.close());
-    t.diagnostic(await play(arena, FAULTS));
-  });
-
-  for (const kind of ["redis", "valkey"]) {
-    test(`on ${kind}, terms never overlap and tokens only grow, whatever happens to the leader, the network and the store`, async (t) => {
-      if (isMissing(kind, `real processes on ${kind}`)) return;
-      const logs = mkdtempSync(join(folder, `${kind}-`));
-      const server = await RedisServer.start(kind);
-      t.after(() => server.stop());
+  for (const { name, kind, start = () => Server.start(kind), cluster } of STORES) {
+    const what = kind ? "the leader, the network and the store" : "the leader";
+    test(`on ${name}, terms never overlap and tokens only grow, whatever happens to ${what}`, async (t) => {
+      if (kind && isMissing(kind, `real processes on ${name}`)) return;
+      const logs = mkdtempSync(join(folder, "arena-"));
+      const server = kind && (await start());
+      t.after(() => server?.stop());
       const arena = new Arena(logs, async () => {
+        if (!server) return cluster(logs);
         const proxy = await TcpProxy.to(server.port);
-        return { store: `redis://127.0.0.1:${proxy.port}`, proxy };
+        return { ...(await cluster(server, proxy.port)), proxy };
       });
       arena.server = server;
       t.after(() => arena.close());
-      t.diagnostic(await play(arena, { ...FAULTS, ...NETWORK_FAULTS }));
+      t.diagnostic(await play(arena, server ? ALL_FAULTS : FAULTS));
     });
   }
-
-  test("on Kubernetes, terms never overlap and tokens only grow, whatever happens to the leader, the network and the API server", async (t) => {
-    if (isMissing("kubernetes", "real processes on Kubernetes")) return;
-    const logs = mkdtempSync(join(folder, "kubernetes-"));
-    const server = await KubernetesServer.start();
-    t.after(() => server.stop());
-    const namespace = await server.newNamespace();
-    const token = await server.account(namespace, "elector");
-    const arena = new Arena(logs, async () => {
-      const proxy = await TcpProxy.to(server.port);
-      const address = `https://127.0.0.1:${proxy.port}`;
-      const config = await server.kubeconfig({ server: address, token });
-      return { type: "KubernetesCluster", config, namespace, leaseName: "chaos", proxy };
-    });
-    arena.server = server;
-    t.after(() => arena.close());
-    t.diagnostic(await play(arena, { ...FAULTS, ...NETWORK_FAULTS }));
-  });
 
   test("the recorder sees an overlap, a token that goes back, and unbalanced callbacks", async () => {
     const { writeFileSync } = await import("node:fs");

