@@ -1,37 +1,18 @@
 // A Redis server for the benchmarks, and as much of a client as they need.
-import { spawn } from "node:child_process";
-import { mkdtempSync, rmSync } from "node:fs";
-import { connect, createServer } from "node:net";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
-import { env } from "../tools/run.mjs";
+import { connect } from "node:net";
+import { isMissing, Server } from "../__test__/support/servers.mjs";
 import { servers } from "../tools/servers/index.mjs";
 
 export class RedisServer {
   static async start() {
     await servers();
-    const program = env.WHENLEADER_REDIS_SERVER;
-    if (!program) return;
-    const server = new RedisServer();
-    server.port = await freePort();
-    server.url = `redis://127.0.0.1:${server.port}`;
-    server.folder = mkdtempSync(join(tmpdir(), "whenleader-redis-"));
-    const flags = [
-      "--port",
-      server.port,
-      "--bind",
-      "127.0.0.1",
-      "--save",
-      "",
-      "--appendonly",
-      "no",
-    ];
-    server.child = spawn(program, [...flags, "--dir", server.folder], { stdio: "ignore" });
-    for (let tries = 0; tries < 100; tries++) {
-      if ((await server.ask("PING").catch(() => "")) === "PONG") return server;
-      await new Promise((resolve) => setTimeout(resolve, 50));
-    }
-    throw new Error("redis-server does not start");
+    if (isMissing("redis", "the benchmarks on Redis")) return;
+    const redis = new RedisServer();
+    // What is measured is the election, and no disk.
+    redis.server = await Server.start("redis", ["--flag=--appendonly", "--flag=no"]);
+    redis.port = redis.server.port;
+    redis.url = redis.server.url;
+    return redis;
   }
 
   /** One command on a connection of its own: what it costs does not matter here. */
@@ -74,11 +55,8 @@ export class RedisServer {
     return () => socket.destroy();
   }
 
-  async stop() {
-    const ended = new Promise((done) => this.child.on("close", done));
-    this.child.kill("SIGKILL");
-    await ended;
-    rmSync(this.folder, { recursive: true, force: true });
+  stop() {
+    return this.server.stop();
   }
 }
 
@@ -95,13 +73,4 @@ function decode(text) {
   const count = Number(lines[0].slice(1));
   if (lines.length < 1 + 2 * count) return;
   return lines.slice(1).filter((_, i) => i % 2 === 1);
-}
-
-function freePort() {
-  return new Promise((resolve) => {
-    const server = createServer().listen(0, "127.0.0.1", () => {
-      const { port } = server.address();
-      server.close(() => resolve(port));
-    });
-  });
 }
