@@ -3,45 +3,29 @@
 //! Not by the launcher, as all others: a hundred tests want one of their own, and it is there within
 //! 15 ms, a tenth of what a launcher takes.
 
-use std::env;
 use std::ffi::OsStr;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{Kind, TempDir};
 
-fn variable(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Redis => "WHENLEADER_REDIS_SERVER",
-        Kind::Valkey => "WHENLEADER_VALKEY_SERVER",
+/// The server's program, or what would bring it. Asked once: tools/servers knows.
+fn find(kind: Kind) -> Result<&'static Path, String> {
+    static REDIS: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    static VALKEY: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let found = match kind {
+        Kind::Redis => &REDIS,
+        Kind::Valkey => &VALKEY,
         _ => panic!("{kind:?} is started by the launcher"),
+    };
+    match found.get_or_init(|| kind.program()) {
+        Ok(path) => Ok(path),
+        Err(why) => Err(why.clone()),
     }
-}
-
-fn program(kind: Kind) -> &'static str {
-    if kind == Kind::Redis {
-        "redis-server"
-    } else {
-        "valkey-server"
-    }
-}
-
-/// The server's program, or what would bring it.
-fn find(kind: Kind) -> Result<PathBuf, String> {
-    let (variable, program) = (variable(kind), program(kind));
-    if let Some(path) = env::var_os(variable) {
-        return Ok(path.into());
-    }
-    let path = env::var_os("PATH").unwrap_or_default();
-    env::split_paths(&path)
-        .map(|dir| dir.join(program))
-        .find(|file| file.is_file())
-        .ok_or_else(|| {
-            format!("there is no {program} here: npm test brings it, or set {variable} to it")
-        })
 }
 
 /// A running server. It ends with its value.
@@ -74,7 +58,7 @@ impl Redis {
                 return Some(server);
             }
         }
-        panic!("{} does not start", program(kind));
+        panic!("{kind:?} does not start");
     }
 
     fn run(&mut self) -> bool {

@@ -1,11 +1,14 @@
 //! Real servers of every kind, run by tools/servers/serve.mjs: what is to know of each is in
 //! tools/servers/kinds, and nothing of it is here.
 
+use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock};
 
 use serde_json::{Value, json};
 
 use super::launcher::Launcher;
+
+const SCRIPT: &str = "tools/servers/serve.mjs";
 
 /// A kind of server, by what tools/servers calls it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +29,12 @@ impl Kind {
             Self::MariaDb => "mariadb",
             Self::Etcd => "etcd",
         }
+    }
+
+    /// Its program, or what would bring it.
+    pub fn program(self) -> Result<PathBuf, String> {
+        let (_, told) = Launcher::start(SCRIPT, &[self.name(), "--find"])?;
+        Ok(told["program"].as_str().expect("it was found").into())
     }
 }
 
@@ -72,7 +81,7 @@ impl Server {
 
     fn start(kind: Kind, args: &[&str]) -> Result<Self, String> {
         let args = [&[kind.name()], args].concat();
-        let (launcher, told) = Launcher::start("tools/servers/serve.mjs", &args)?;
+        let (launcher, told) = Launcher::start(SCRIPT, &args)?;
         let port = told["port"].as_u64().expect("every server has one");
         Ok(Self {
             port: port.try_into().unwrap(),
