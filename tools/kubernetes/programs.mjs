@@ -12,9 +12,9 @@ import {
   rmSync,
   statSync,
 } from "node:fs";
-import { homedir } from "node:os";
 import { delimiter, dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
+import { cache as userCache } from "../servers/programs.mjs";
 
 const folder = dirname(fileURLToPath(import.meta.url));
 const read = (name) => readFileSync(join(folder, name), "utf8");
@@ -23,11 +23,7 @@ const read = (name) => readFileSync(join(folder, name), "utf8");
 export const VERSION = read("go.mod").match(/k8s\.io\/kubernetes v(\S+)/)[1];
 
 /** Nothing that is built here lies in the checkout, and what one checkout built serves all. */
-const cache = join(
-  process.env.XDG_CACHE_HOME || join(homedir(), ".cache"),
-  "whenleader",
-  `kubernetes-${VERSION}`,
-);
+const cache = join(userCache, `kubernetes-${VERSION}`);
 
 export const PROGRAMS = {
   "kube-apiserver": {

@@ -11,15 +11,23 @@ import { aptInstall, mayInstall, must } from "./programs.mjs";
 const USED = ["redis", "valkey", "postgres", "pgbouncer", "mariadb", "etcd"];
 
 /** Sets the variables by which tests find the servers. Returns a line for each one that is missing. */
-export async function servers() {
+export async function servers(kinds = USED) {
   const skipped = [...(await openssl()), ...(await kubernetes())];
-  for (const kind of USED) {
+  for (const kind of kinds) {
     const { name, bring } = KINDS[kind];
-    const found = findServer(kind, env) || (await bring?.().catch(() => undefined));
+    const found = findServer(kind, env) || (await brought(bring));
     if (found) env[variableOf(kind)] = found;
     else skipped.push(`tests with ${name}: ${whyMissing(kind)}`);
   }
   return skipped;
+}
+
+async function brought(bring) {
+  try {
+    return await bring?.();
+  } catch (error) {
+    console.log(error.message);
+  }
 }
 
 /** Makes the certificates of all servers that speak TLS. */
@@ -48,7 +56,9 @@ async function kubernetes() {
     const start = performance.now();
     const long = missing.includes("kube-apiserver") ? ", once; it takes minutes" : "";
     console.log(`Building ${bold(missing.join(", "))} of Kubernetes ${VERSION}${long} ...`);
-    await buildPrograms(missing, (command, options) => must(run(command, options))).catch(() => {});
+    await buildPrograms(missing, (command, options) => must(run(command, options))).catch((error) =>
+      console.log(error.message),
+    );
     console.log(dim(`done in ${seconds(start)}`));
     missing = find();
   }

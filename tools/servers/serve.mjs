@@ -5,7 +5,7 @@
 // The kinds and their options are in kinds/. When the server is ready, it prints one line of JSON: at least
 // url, port, pid and dir. Then it takes commands, as launcher.mjs tells: freeze, thaw, kill, restart (on the
 // same port, with the same data), and what more the kind has. Where the server cannot be had, the line is
-// `{ "missing": <why> }`.
+// `{ "missing": <why> }`. With --find nothing is started: the line says where the server's program is.
 import { spawnSync } from "node:child_process";
 import { hasOpenssl } from "./certificates.mjs";
 import { findServer, KINDS, whyMissing } from "./kinds/index.mjs";
@@ -19,14 +19,20 @@ if (!KINDS[kind]?.start) {
 const { start, ports: count = 1, options: known = [], needsOpenssl } = KINDS[kind];
 const flags = [];
 const options = {};
+let find = false;
 for (const arg of args) {
-  if (arg.startsWith("--flag=")) flags.push(arg.slice("--flag=".length));
+  if (arg === "--find") find = true;
+  else if (arg.startsWith("--flag=")) flags.push(arg.slice("--flag=".length));
   else if (known.includes(arg.slice(2)) && arg.startsWith("--")) options[arg.slice(2)] = true;
   else throw new Error(`unknown argument ${arg} for ${kind}`);
 }
 
-const launcher = new Launcher(kind);
 const program = findServer(kind);
+if (find) {
+  console.log(JSON.stringify(program ? { program } : { missing: `there is ${whyMissing(kind)}` }));
+  process.exit();
+}
+const launcher = new Launcher(kind);
 if (!program) launcher.missing(`there is ${whyMissing(kind)}`);
 if (needsOpenssl && !hasOpenssl()) launcher.missing("there is no openssl here: install it");
 

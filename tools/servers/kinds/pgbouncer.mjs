@@ -1,6 +1,6 @@
 // PgBouncer, which stands in front of a PostgreSQL: its launcher starts it on command.
 import { chownSync, writeFileSync } from "node:fs";
-import { aptInstall, mayInstall, onPath } from "../programs.mjs";
+import { aptInstall, asRoot, mayInstall, onPath } from "../programs.mjs";
 
 export const pgbouncer = {
   name: "PgBouncer",
@@ -9,6 +9,8 @@ export const pgbouncer = {
   async bring() {
     if (!mayInstall) return;
     await aptInstall("pgbouncer");
+    // Nor shall it start with the machine.
+    await asRoot("systemctl", "disable", "pgbouncer").catch(() => {});
     return onPath("pgbouncer");
   },
 };

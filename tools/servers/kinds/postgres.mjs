@@ -6,7 +6,7 @@
 import { chownSync, existsSync, readdirSync, realpathSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { Authority } from "../certificates.mjs";
-import { aptInstall, mayInstall, onPath } from "../programs.mjs";
+import { aptInstall, asRoot, mayInstall, onPath } from "../programs.mjs";
 import { startPgBouncer } from "./pgbouncer.mjs";
 
 /** What clients often get wrong in URLs, in startup packets and in SCRAM. */
@@ -50,7 +50,16 @@ export const postgres = {
 
   async bring() {
     if (!mayInstall) return;
-    await aptInstall("postgresql");
+    await aptInstall("postgresql-common");
+    // Debian makes a cluster with the server, and starts it: not here, and as before for whoever comes next.
+    const settings = "/etc/postgresql-common/createcluster.conf";
+    const change = "s/^#?create_main_cluster *=.*/create_main_cluster = false/";
+    await asRoot("sed", "-E", "-i.before", change, settings);
+    try {
+      await aptInstall("postgresql");
+    } finally {
+      await asRoot("mv", `${settings}.before`, settings);
+    }
     return postgres.find(process.env);
   },
 

@@ -1,7 +1,7 @@
 // Redis, and Valkey, which is driven alike.
-import { existsSync, mkdirSync, rmSync, symlinkSync } from "node:fs";
+import { existsSync, symlinkSync } from "node:fs";
 import { join } from "node:path";
-import { aptInstall, debian, folder, mayInstall, works } from "../programs.mjs";
+import { aptInstall, debian, mayInstall, unpack, unpacked } from "../programs.mjs";
 
 export const redis = {
   name: "Redis",
@@ -9,6 +9,7 @@ export const redis = {
   cure: debian
     ? "apt-get install redis-server"
     : "install Redis, so that redis-server is on the PATH",
+  brought: () => unpacked("redis", "redis-server"),
   bring,
   /** With every write on disk before it is answered, so that a killed server forgets nothing. */
   async start({ launcher, program, ports: [port], flags }) {
@@ -21,16 +22,16 @@ export const redis = {
   },
 };
 
-/** Debian's redis-tools alone contains the server's program, which looks at the name by which it is called. */
+/**
+ * Debian's redis-tools alone contains the server's program, which looks at the name by which it is called; no
+ * service comes with it.
+ */
 async function bring() {
   const real = "/usr/bin/redis-check-rdb";
   if (!existsSync(real)) {
     if (!mayInstall) return;
     await aptInstall("redis-tools");
   }
-  const link = join(folder, "redis-server");
-  mkdirSync(folder, { recursive: true });
-  rmSync(link, { force: true });
-  symlinkSync(real, link);
-  return works(link);
+  await unpack("redis", async (aside) => symlinkSync(real, join(aside, "redis-server")));
+  return redis.brought();
 }

