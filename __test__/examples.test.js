@@ -125,6 +125,21 @@ function start(name, cluster) {
   };
 }
 
+test("the example tests pass", async () => {
+  const tests = path.join(folder, "testing");
+  const files = fs.readdirSync(tests).filter((name) => name.endsWith(".test.mjs"));
+  const env = { ...process.env };
+  delete env.NODE_TEST_CONTEXT;
+  const child = spawn(process.execPath, ["--test", ...files], { cwd: tests, env });
+  running.add(child);
+  let said = "";
+  for (const out of [child.stdout, child.stderr]) out.on("data", (text) => (said += text));
+  const [code] = await new Promise((resolve) => child.on("close", (...how) => resolve(how)));
+  running.delete(child);
+  assert.equal(code, 0, said);
+  assert.match(said, /pass [1-9]/);
+});
+
 test("the demo ends by itself with code 0", async () => {
   const show = spawn(process.execPath, [path.join(folder, "demo", "show.mjs")], { cwd: work });
   running.add(show);
