@@ -314,6 +314,22 @@ test("a frozen process knows at once, before it is told, and then its term is ex
   assert.equal(terms[1].isCurrent(), true);
 });
 
+test("an application may be frozen in the middle of what advance() began", async (t) => {
+  t.mock.timers.enable({ apis: ["setTimeout"] });
+  const cluster = begin({ tick: (ms) => t.mock.timers.tick(ms) });
+  const { said } = listen();
+  const term = await cluster.promote();
+  let frozen = null;
+  setTimeout(() => {
+    cluster.freeze(30_000);
+    frozen = [useCluster().isLeader(), term.signal.aborted];
+  }, 12_000);
+  await cluster.advance(20_000);
+  assert.deepEqual(frozen, [false, false]);
+  assert.deepEqual(said, ["fn 1", "ended expired", "fn 2"]);
+  assert.ok(cluster.now >= 41_500, `${cluster.now}`);
+});
+
 test("stepDown() keeps this instance out for its pause, in virtual time", async () => {
   const cluster = begin();
   const { said } = listen();

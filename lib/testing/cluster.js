@@ -135,13 +135,18 @@ class TestCluster {
       const end = this.now + ms;
       do {
         await this.#step(Math.max(this.now, Math.min(end, this.#nextMoment)));
-      } while (this.now < end || this.#nextMoment <= end);
+      } while (this.now < end || this.#nextMoment <= this.now);
     });
   }
 
   /** @param {number} ms */
-  freeze(ms) {
+  async freeze(ms) {
     checkMillis("freeze", ms);
+    if (this.#moving) {
+      // The application is frozen in the middle of what it does; advance() goes on from there.
+      this.#clock.moveTo(this.now + ms);
+      return turn();
+    }
     return this.#move("freeze()", async () => {
       // Before anything is awaited: whoever asks now is told the truth before any event is.
       this.#clock.moveTo(this.now + ms);
