@@ -1,0 +1,520 @@
+//! Requests to stores that speak HTTP. Knows no store, and nothing of what answers mean.
+//!
+//! No redirect is followed, and nothing is tried again in secret: what is sent twice is decided here, within
+//! the one limit around each request. A server that cannot be reached is passed over for the next one. What
+//! has no answer after its part of the time may have gone to a server, or into a connection, that is dead and
+//! does not show it: it is sent once more, to the next server, or to the only one on a connection of its own,
+//! and whichever is answered first counts. A connection whose request was given up is never used again.
+//!
+//! Proxies are found in the environment as other programs do, except for servers on this machine.
+
+use std::error::Error;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use http::{HeaderMap, Method};
+use reqwest::{Client, Response, redirect, retry};
+use tokio::time::timeout;
+
+use super::tls::Tls;
+use super::url::Host;
+use super::{BadStore, StoreOptions};
+
+/// No record and no error is longer.
+const LONGEST_ANSWER: usize = 10_000_000;
+/// The longest part of a text that an error repeats.
+const SHOWN: usize = 300;
+
+/// What is asked.
+#[derive(Debug)]
+pub(super) struct Asked<'a> {
+    pub method: Method,
+    /// With the slash that begins it, and with the query.
+    pub path: &'a str,
+    pub headers: HeaderMap,
+    pub body: Vec<u8>,
+    /// Whether it does no harm if it reaches the store twice.
+    pub repeatable: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub status: u16,
+    #[allow(dead_code)] // etcd says all in its bodies; others will not.
+    pub headers: HeaderMap,
+    pub body: Vec<u8>,
+    /// Whether the store may have been told before, by a try that was not answered.
+    pub asked_before: bool,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(super) struct Broken {
+    pub why: Why,
+    /// In words that name the server, and never a password.
+    pub message: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Why {
+    /// Nothing was sent.
+    Unreachable,
+    /// The two sides do not trust each other, or a certificate's file is not what it should be.
+    Distrust,
+    /// The other side speaks no TLS, or nothing else.
+    OtherProtocol,
+    /// It may have been done.
+    Halfway,
+    /// There was no answer in time. It may have been done.
+    Silence,
+}
+
+/// The servers of one store.
+pub(super) struct Http {
+    servers: Vec<Server>,
+    /// The one that was answered by last.
+    preferred: AtomicUsize,
+    tls: Option<Tls>,
+    connect_timeout: Duration,
+    /// How long one request may take, with all that is tried again.
+    limit: Duration,
+}
+
+struct Server {
+    /// `http://host:port`
+    base: String,
+    is_here: bool,
+    slot: Mutex<Slot>,
+}
+
+/// The pool of connections to one server, and which one it is.
+#[derive(Default)]
+struct Slot {
+    number: u64,
+    pool: Option<Client>,
+}
+
+impl Http {
+    /// Reads no file and connects to nothing yet.
+    pub fn new(
+        hosts: &[Host],
+        default_port: u16,
+        tls: Option<Tls>,
+        options: &StoreOptions,
+    ) -> Result<Self, BadStore> {
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let servers = hosts.iter().map(|host| {
+            let base = format!("{scheme}://{}", host.with_port(default_port));
+            match reqwest::Url::parse(&base) {
+                Ok(url) if url.path() == "/" && url.username().is_empty() => Ok(Server {
+                    base,
+                    is_here: is_here(&host.name),
+                    slot: Mutex::default(),
+                }),
+                _ => Err(BadStore::url(format!(
+                    "name hosts that can be reached by HTTP, not {}",
+                    host.name
+                ))),
+            }
+        });
+        Ok(Self {
+            servers: servers.collect::<Result<_, _>>()?,
+            preferred: AtomicUsize::new(0),
+            tls,
+            connect_timeout: options.connect_timeout,
+            limit: options.request_timeout,
+        })
+    }
+
+    /// Asks for an answer as a whole. `elsewhere`: of an answer that another server may better.
+    pub async fn ask(
+        &self,
+        asked: &Asked<'_>,
+        elsewhere: impl Fn(&Answer) -> bool,
+    ) -> Result<Answer, Broken> {
+        match self.within_limit(asked, false, elsewhere).await? {
+            Reply::Answer(answer) => Ok(answer),
+            Reply::Lines(_) => unreachable!("not asked for"),
+        }
+    }
+
+    /// Asks for an answer that goes on for as long as the connection does. `Ok(Err)`: it does not begin.
+    pub async fn open(
+        &self,
+        asked: &Asked<'_>,
+        elsewhere: impl Fn(&Answer) -> bool,
+    ) -> Result<Result<Lines, Answer>, Broken> {
+        match self.within_limit(asked, true, elsewhere).await? {
+            Reply::Lines(lines) => Ok(Ok(lines)),
+            Reply::Answer(answer) => Ok(Err(answer)),
+        }
+    }
+
+    /// Closes all connections that nothing waits for.
+    pub fn hang_up(&self) {
+        for server in &self.servers {
+            server.lock().pool = None;
+        }
+    }
+
+    async fn within_limit(
+        &self,
+        asked: &Asked<'_>,
+        stream: bool,
+        elsewhere: impl Fn(&Answer) -> bool,
+    ) -> Result<Reply, Broken> {
+        let tried = timeout(self.limit, self.race(asked, stream, elsewhere)).await;
+        tried.unwrap_or_else(|_| {
+            let servers: Vec<_> = self.servers.iter().map(|server| &*server.base).collect();
+            Err(Broken {
+                why: Why::Silence,
+                message: format!(
+                    "no answer from {} within {} ms",
+                    servers.join(", "),
+                    self.limit.as_millis()
+                ),
+            })
+        })
+    }
+
+    /// One try after the other, each of which may still be answered when the next has begun.
+    async fn race(
+        &self,
+        asked: &Asked<'_>,
+        stream: bool,
+        elsewhere: impl Fn(&Answer) -> bool,
+    ) -> Result<Reply, Broken> {
+        let count = self.servers.len();
+        let first = self.preferred.load(Ordering::Relaxed);
+        let tries = count.max(2);
+        let patience = self.limit / u32::try_from(tries + 1).unwrap_or(u32::MAX);
+        let (mut begun, mut outcome, mut asked_before) = (0, None, false);
+        let mut running = FuturesUnordered::new();
+        loop {
+            let number = (first + begun) % count;
+            running.push(async move { (number, self.once(number, asked, stream).await) });
+            begun += 1;
+            loop {
+                let may_repeat = asked.repeatable && begun < tries;
+                let next = if may_repeat {
+                    timeout(patience, running.next()).await
+                } else {
+                    Ok(running.next().await)
+                };
+                let (answered, result) = match next {
+                    Ok(Some(result)) => result,
+                    // All have failed.
+                    Ok(None) => return outcome.expect("at least one try"),
+                    Err(_) => {
+                        // Whoever gives up waiting leaves this for whoever asks next.
+                        self.servers[number].forget_pool();
+                        self.preferred
+                            .store((number + 1) % count, Ordering::Relaxed);
+                        asked_before = true;
+                        break;
+                    }
+                };
+                let go_on = match &result {
+                    Ok(Reply::Answer(answer)) => {
+                        count > 1 && elsewhere(answer) && begun < tries && asked.repeatable
+                    }
+                    Ok(Reply::Lines(_)) => false,
+                    // The only server will not be found at once.
+                    Err(broken) if broken.why == Why::Unreachable => begun < count,
+                    Err(broken) => {
+                        let trusted = broken.why != Why::Distrust || count > 1;
+                        may_repeat && trusted
+                    }
+                };
+                let failed = go_on || result.is_err();
+                if !failed {
+                    self.preferred.store(answered, Ordering::Relaxed);
+                    return result.map(|reply| reply.after(asked_before));
+                }
+                asked_before |= match &result {
+                    Err(broken) => matches!(broken.why, Why::Halfway | Why::Silence),
+                    Ok(_) => true,
+                };
+                outcome = Some(worse(outcome.take(), result, asked_before));
+                if go_on {
+                    break;
+                }
+            }
+        }
+    }
+
+    async fn once(&self, number: usize, asked: &Asked<'_>, stream: bool) -> Result<Reply, Broken> {
+        let server = &self.servers[number];
+        let (pool, number) = server.pool(self)?;
+        let mut doubt = Doubt {
+            server,
+            number,
+            dismissed: false,
+        };
+        let result = server.send(&pool, asked, stream).await;
+        doubt.dismissed = result.is_ok();
+        result
+    }
+}
+
+/// Of several failures the one that says most: an answer before none, and the latest.
+fn worse(
+    before: Option<Result<Reply, Broken>>,
+    now: Result<Reply, Broken>,
+    asked_before: bool,
+) -> Result<Reply, Broken> {
+    match (before, now) {
+        (Some(Ok(answer)), Err(_)) => Ok(answer.after(asked_before)),
+        (Some(Err(before)), Err(mut now)) => {
+            if !now.message.contains(&before.message) {
+                now.message = format!("{}; {}", before.message, now.message);
+            }
+            // What may have been done stays so.
+            if asked_before && now.why == Why::Unreachable {
+                now.why = Why::Halfway;
+            }
+            Err(now)
+        }
+        (_, now) => now.map(|reply| reply.after(asked_before)),
+    }
+}
+
+impl Server {
+    fn pool(&self, http: &Http) -> Result<(Client, u64), Broken> {
+        let mut slot = self.lock();
+        if let Some(pool) = &slot.pool {
+            return Ok((pool.clone(), slot.number));
+        }
+        // Certificates are read anew: they may have been replaced, as they are before they expire.
+        let pool = self.new_pool(http).map_err(|message| Broken {
+            why: Why::Distrust,
+            message,
+        })?;
+        slot.number += 1;
+        slot.pool = Some(pool.clone());
+        Ok((pool, slot.number))
+    }
+
+    fn new_pool(&self, http: &Http) -> Result<Client, String> {
+        let tls = http.tls.clone().unwrap_or_default().client_config()?;
+        let mut builder = Client::builder()
+            .tls_backend_preconfigured(tls)
+            .redirect(redirect::Policy::none())
+            .retry(retry::never())
+            .connect_timeout(http.connect_timeout)
+            .user_agent(concat!("whenleader/", env!("CARGO_PKG_VERSION")));
+        if self.is_here {
+            builder = builder.no_proxy();
+        }
+        builder.build().map_err(|error| chain(&error))
+    }
+
+    async fn send(&self, pool: &Client, asked: &Asked<'_>, stream: bool) -> Result<Reply, Broken> {
+        let response = pool
+            .request(asked.method.clone(), format!("{}{}", self.base, asked.path))
+            .headers(asked.headers.clone())
+            .body(asked.body.clone())
+            .send()
+            .await
+            .map_err(|error| self.broken(error))?;
+        if stream && response.status().is_success() {
+            return Ok(Reply::Lines(Lines {
+                server: self.base.clone(),
+                response,
+                rest: Vec::new(),
+            }));
+        }
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        Ok(Reply::Answer(Answer {
+            status,
+            headers,
+            body: self.body_of(response).await?,
+            asked_before: false,
+        }))
+    }
+
+    async fn body_of(&self, mut response: Response) -> Result<Vec<u8>, Broken> {
+        let mut body = Vec::new();
+        while let Some(part) = response.chunk().await.map_err(|error| self.broken(error))? {
+            if body.len() + part.len() > LONGEST_ANSWER {
+                return Err(Broken::halfway(format!(
+                    "{} answered more than {LONGEST_ANSWER} bytes",
+                    self.base
+                )));
+            }
+            body.extend_from_slice(&part);
+        }
+        Ok(body)
+    }
+
+    fn broken(&self, error: reqwest::Error) -> Broken {
+        broken(&self.base, error)
+    }
+
+    fn forget_pool(&self) {
+        self.lock().pool = None;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Slot> {
+        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Replaces a server's connections unless an answer came: others of them may be as dead.
+struct Doubt<'a> {
+    server: &'a Server,
+    number: u64,
+    dismissed: bool,
+}
+
+impl Drop for Doubt<'_> {
+    fn drop(&mut self) {
+        let mut slot = self.server.lock();
+        if !self.dismissed && slot.number == self.number {
+            slot.pool = None;
+        }
+    }
+}
+
+enum Reply {
+    Answer(Answer),
+    Lines(Lines),
+}
+
+impl Reply {
+    fn after(mut self, asked_before: bool) -> Self {
+        if let Self::Answer(answer) = &mut self {
+            answer.asked_before |= asked_before;
+        }
+        self
+    }
+}
+
+/// An answer that goes on, line by line.
+pub(super) struct Lines {
+    server: String,
+    response: Response,
+    rest: Vec<u8>,
+}
+
+impl Lines {
+    /// The next line, without its end. May be given up and asked for again. Never ends well: a stream that
+    /// ends is broken.
+    pub async fn next(&mut self) -> Result<Vec<u8>, Broken> {
+        let mut searched = 0;
+        loop {
+            if let Some(end) = self.rest[searched..].iter().position(|byte| *byte == b'\n') {
+                let mut line: Vec<u8> = self.rest.drain(..=searched + end).collect();
+                line.pop();
+                return Ok(line);
+            }
+            searched = self.rest.len();
+            if searched > LONGEST_ANSWER {
+                return Err(Broken::halfway(format!(
+                    "{} sent a line of more than {LONGEST_ANSWER} bytes",
+                    self.server
+                )));
+            }
+            match self.response.chunk().await {
+                Ok(Some(part)) => self.rest.extend_from_slice(&part),
+                Ok(None) => {
+                    return Err(Broken::halfway(format!(
+                        "the stream from {} ended",
+                        self.server
+                    )));
+                }
+                Err(error) => return Err(broken(&self.server, error)),
+            }
+        }
+    }
+}
+
+impl Broken {
+    fn halfway(message: String) -> Self {
+        Self {
+            why: Why::Halfway,
+            message,
+        }
+    }
+}
+
+fn broken(server: &str, error: reqwest::Error) -> Broken {
+    let error = error.without_url();
+    let mut why = if error.is_connect() || error.is_builder() {
+        Why::Unreachable
+    } else {
+        Why::Halfway
+    };
+    let mut next: Option<&(dyn Error + 'static)> = Some(&error);
+    while let Some(cause) = next {
+        match tls_error(cause) {
+            Some(rustls::Error::InvalidMessage(_)) => why = Why::OtherProtocol,
+            Some(
+                rustls::Error::InvalidCertificate(_)
+                | rustls::Error::AlertReceived(_)
+                | rustls::Error::NoCertificatesPresented,
+            ) => why = Why::Distrust,
+            _ => {}
+        }
+        next = cause.source();
+    }
+    let words = chain(&error);
+    let message = if error.is_connect() {
+        format!("{server} cannot be reached: {words}")
+    } else {
+        format!("the connection to {server} broke: {words}")
+    };
+    Broken { why, message }
+}
+
+/// It may stand in another one that shows only its causes.
+fn tls_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
+    if let Some(wrapped) = error.downcast_ref::<std::io::Error>() {
+        return wrapped.get_ref().and_then(|inner| tls_error(inner));
+    }
+    error.downcast_ref()
+}
+
+/// Whether a request to it stays on this machine.
+fn is_here(host: &str) -> bool {
+    let address = host.parse::<IpAddr>();
+    host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
+}
+
+/// An error and its causes, without what they repeat.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let words = cause.to_string();
+        if !text.contains(&words) {
+            text.push_str(": ");
+            text.push_str(&words);
+        }
+        next = cause.source();
+    }
+    excerpt(&text)
+}
+
+/// What a person can read of a text of unknown length and kind.
+pub(super) fn excerpt(text: &str) -> String {
+    let words: Vec<_> = text.split_whitespace().collect();
+    let line: String = words.join(" ").chars().take(SHOWN).collect();
+    if line.is_empty() {
+        "nothing".into()
+    } else {
+        line
+    }
+}
+
+impl fmt::Debug for Http {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let servers = self.servers.iter().map(|server| &server.base);
+        f.debug_list().entries(servers).finish()
+    }
+}
