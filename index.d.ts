@@ -257,7 +257,8 @@ export interface StoreClusterConfig extends CommonConfig {
   type?: TypeName<"StoreCluster">;
 
   /**
-   * The store: `file:<directory>`, or a URL such as `redis://:${REDIS_PASSWORD}@redis.internal:6379`.
+   * The store: `file:<directory>`, or a URL such as `redis://:${REDIS_PASSWORD}@redis.internal:6379` or
+   * `etcd://etcd-1:2379,etcd-2:2379`.
    *
    * @default "file:.whenleader" beside the configuration file
    */

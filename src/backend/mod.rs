@@ -6,15 +6,13 @@
 //!
 //! Adding a store: one module here, and one row in `STORES`.
 
+pub mod etcd;
 pub mod file;
-#[allow(dead_code)] // The next store uses it.
 mod http;
 pub mod kubernetes;
 mod observed;
 pub mod redis;
-#[allow(dead_code)] // The next store uses both.
 mod tls;
-#[allow(dead_code)]
 mod url;
 mod watchers;
 
@@ -58,6 +56,11 @@ const STORES: &[Store] = &[
         example: "redis://[:<password>@]<host>[:<port>]",
         open: redis::open,
     },
+    Store {
+        schemes: &["etcd", "etcds"],
+        example: "etcd://[<user>:<password>@]<host>[:<port>]",
+        open: etcd::open,
+    },
 ];
 
 /// Stores that people ask for by these schemes, and that this version does not have.
@@ -70,7 +73,6 @@ const ABSENT: &[&str] = &[
     "postgresql",
     "mysql",
     "mariadb",
-    "etcd",
     "consul",
     "nats",
     "s3",

@@ -8,6 +8,7 @@ mod support;
 
 mod suite;
 
+mod etcd;
 mod file;
 mod kubernetes;
 mod kubernetes_faults;

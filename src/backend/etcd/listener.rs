@@ -1,0 +1,261 @@
+//! One stream for all elections of a store: turns what etcd tells of their records into hints. It reconnects
+//! by itself and says when it cannot hear.
+//!
+//! A renewal writes nothing, so it is not heard of. The end of a lease is, whoever ended it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+use super::failure;
+use super::gateway::{Gateway, entry, number};
+use super::record::Record;
+use crate::backend::watchers::{Listening, Running, Watchers};
+use crate::backend::{BackendError, Hints, StoreOptions};
+use crate::lease::{ElectionName, Hint};
+
+/// After so many timeouts without a word the stream is begun anew, where it left off: one whose other end has
+/// vanished looks like one on which nothing happens, and leaders that renew are not heard.
+const QUIET_TIMEOUTS: u32 = 4;
+/// The first wait before it connects again. It doubles up to the time that a connection may take.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+/// Those who begin to listen at the same time share one new stream.
+const GATHERING: Duration = Duration::from_millis(20);
+
+#[derive(Debug)]
+pub(super) struct Listener {
+    gateway: Arc<Gateway>,
+    watchers: Arc<Watchers>,
+    patience: Duration,
+    longest_pause: Duration,
+}
+
+/// What is known of an election that is listened to.
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    /// Where its next stream begins.
+    next_revision: i64,
+    /// The latest of its listeners that knows that it listens.
+    listener: u64,
+}
+
+/// Why a stream is left.
+enum End {
+    /// Nobody listens any more.
+    Over,
+    /// Others listen, or nothing was heard for long, or it must begin later.
+    Again,
+}
+
+impl Listener {
+    pub fn new(gateway: Arc<Gateway>, options: &StoreOptions) -> Self {
+        Self {
+            gateway,
+            watchers: Arc::default(),
+            patience: options.request_timeout,
+            longest_pause: options.connect_timeout,
+        }
+    }
+
+    pub fn listen(self: &Arc<Self>, election: ElectionName, hints: Hints) -> Listening {
+        let listening = self.watchers.add(election, hints);
+        if let Some(running) = self.watchers.begin() {
+            let listener = Arc::clone(self);
+            tokio::spawn(async move { listener.run(running).await });
+        }
+        listening
+    }
+
+    pub fn stop(&self) {
+        self.watchers.stop();
+    }
+
+    async fn run(&self, mut running: Running) {
+        let mut pause = FIRST_PAUSE;
+        let mut deaf = false;
+        let mut known = HashMap::new();
+        while !running.has_ended() {
+            let error = match self.hear(&mut running, &mut known).await {
+                Ok(End::Over) => return,
+                Ok(End::Again) => {
+                    pause = FIRST_PAUSE;
+                    deaf = false;
+                    continue;
+                }
+                Err(error) => error,
+            };
+            if !known.is_empty() {
+                pause = FIRST_PAUSE;
+                deaf = false;
+                known.clear();
+            }
+            if !deaf {
+                deaf = true;
+                let store = &self.gateway.address.shown;
+                tracing::info!(%store, %error, "changes are not heard of: asking at every interval");
+                self.watchers.tell_all(Hint::Blind);
+            }
+            let _ = timeout(pause, self.stopping()).await;
+            pause = (pause * 2).min(self.longest_pause);
+        }
+    }
+
+    /// One stream, from its beginning to its end.
+    async fn hear(
+        &self,
+        running: &mut Running,
+        known: &mut HashMap<ElectionName, Known>,
+    ) -> Result<End, BackendError> {
+        sleep(GATHERING).await;
+        let elections = self.watchers.elections();
+        known.retain(|name, _| elections.iter().any(|(listened, _)| listened == name));
+        let keys: Vec<_> = elections
+            .iter()
+            .map(|(election, _)| self.gateway.address.keys(election.as_str()).lease)
+            .collect();
+        let asked: Vec<_> = (elections.iter().zip(&keys).enumerate())
+            .map(|(index, ((election, _), key))| {
+                let from = known.get(election).map(|known| known.next_revision);
+                (index + 1, &**key, from)
+            })
+            .collect();
+        if asked.is_empty() {
+            return Ok(if running.has_ended() {
+                End::Over
+            } else {
+                End::Again
+            });
+        }
+        let mut stream = self.gateway.watch(&asked).await?;
+
+        let begin_by = Instant::now() + self.patience;
+        let mut missing = elections.len();
+        let mut heard = Instant::now();
+        loop {
+            if running.has_ended() {
+                return Ok(End::Over);
+            }
+            if missing == 0 && self.greet(known) {
+                return Ok(End::Again);
+            }
+            let until = if missing > 0 {
+                begin_by
+            } else {
+                heard + self.patience * QUIET_TIMEOUTS
+            };
+            tokio::select! {
+                line = timeout_at(until, stream.next()) => match line {
+                    Ok(line) => {
+                        heard = Instant::now();
+                        let line = line.map_err(|broken| self.gateway.stream_broke(&broken))?;
+                        match self.understand(&line, &elections, known)? {
+                            Told::Created => missing = missing.saturating_sub(1),
+                            Told::Compacted => return Ok(End::Again),
+                            Told::Other => {}
+                        }
+                    }
+                    Err(_) if missing > 0 => return Err(self.gateway.silence()),
+                    Err(_) => return Ok(End::Again),
+                },
+                () = self.watchers.changed() => {}
+            }
+        }
+    }
+
+    /// Tells those who have just begun to listen that they do. `true`: the stream lacks some of them.
+    fn greet(&self, known: &mut HashMap<ElectionName, Known>) -> bool {
+        let mut lacking = false;
+        for (election, listener) in self.watchers.elections() {
+            match known.get_mut(&election) {
+                Some(known) if known.listener == listener => {}
+                Some(known) => {
+                    known.listener = listener;
+                    self.watchers.tell(&election, Hint::Watching);
+                }
+                None => lacking = true,
+            }
+        }
+        lacking
+    }
+
+    fn understand(
+        &self,
+        line: &[u8],
+        elections: &[(ElectionName, u64)],
+        known: &mut HashMap<ElectionName, Known>,
+    ) -> Result<Told, BackendError> {
+        let nonsense = || self.gateway.meaning_of(&String::from_utf8_lossy(line));
+        let message: Value = serde_json::from_slice(line).map_err(|_| nonsense())?;
+        let result = &message["result"];
+        if !result.is_object() {
+            let said = message["error"]["message"].as_str();
+            return Err(said.map_or_else(nonsense, |said| self.gateway.meaning_of(said)));
+        }
+        let index = number(&result["watch_id"])
+            .and_then(|number| usize::try_from(number).ok()?.checked_sub(1));
+        let election = index.and_then(|index| elections.get(index));
+        if result["canceled"] == true {
+            if let Some((election, _)) = election
+                && number(&result["compact_revision"]).is_some_and(|revision| revision > 0)
+            {
+                // What happened meanwhile was cleared away. It begins anew, and says so.
+                known.remove(election);
+                return Ok(Told::Compacted);
+            }
+            let reason = result["cancel_reason"].as_str().unwrap_or_default();
+            let error = self.gateway.meaning_of(reason);
+            if error.code == failure::REFUSED {
+                self.gateway.sign_in_anew();
+            }
+            return Err(error);
+        }
+        let Some((election, _)) = election else {
+            return Ok(Told::Other);
+        };
+        if result["created"] == true {
+            let now = number(&result["header"]["revision"]).ok_or_else(nonsense)?;
+            known.entry(election.clone()).or_insert(Known {
+                next_revision: now + 1,
+                listener: NOBODY_YET,
+            });
+            return Ok(Told::Created);
+        }
+        for event in result["events"].as_array().into_iter().flatten() {
+            let entry = entry(&event["kv"]).ok_or_else(nonsense)?;
+            if let Some(known) = known.get_mut(election) {
+                known.next_revision = known.next_revision.max(entry.revision + 1);
+            }
+            let hint = if event["type"] == "DELETE" {
+                Some(Hint::Free)
+            } else {
+                Record::read(&entry.value).map(|record| Hint::Alive {
+                    token: record.leader.token,
+                    valid_for: Duration::from_secs(record.seconds),
+                })
+            };
+            if let Some(hint) = hint {
+                self.watchers.tell(election, hint);
+            }
+        }
+        Ok(Told::Other)
+    }
+
+    async fn stopping(&self) {
+        while !self.watchers.is_over() {
+            self.watchers.changed().await;
+        }
+    }
+}
+
+/// What a line of the stream said.
+enum Told {
+    Created,
+    Compacted,
+    Other,
+}
+
+/// No listener has this number.
+const NOBODY_YET: u64 = u64::MAX;
