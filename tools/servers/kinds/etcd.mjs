@@ -1,11 +1,13 @@
 // etcd, the same program that tests with Kubernetes use. With --tls it takes TLS only, with --mtls it wants a
-// certificate of its clients, too, and with --auth it wants users.
+// certificate of its clients, too, with --auth it wants users, and with --cluster it has three members: `member2` and
+// `member3` stand beside `server`, in freeze, thaw, kill and restart as `of`, and in what is told as names of ports.
 
 import { readFileSync } from "node:fs";
 import { request as httpRequest } from "node:http";
 import { request as httpsRequest } from "node:https";
 import { findProgram } from "../../kubernetes/programs.mjs";
 import { Authority } from "../certificates.mjs";
+import { freePorts } from "../launcher.mjs";
 
 const ROOT = { user: "root", password: "tests" };
 /** May read and write where keys begin with `cluster:`. */
@@ -16,7 +18,7 @@ export const etcd = {
   program: "etcd",
   cure: "npm test builds it with Go, or install it (apt-get install etcd-server)",
   ports: 2,
-  options: ["tls", "mtls", "auth"],
+  options: ["tls", "mtls", "auth", "cluster"],
   find: (env) => findProgram("etcd", env),
 
   async start({ launcher, program, ports: [port, peerPort], flags, options }) {
@@ -27,22 +29,33 @@ export const etcd = {
       authority.signServer("server", "/O=etcd", { usage: "serverAuth, clientAuth" });
       authority.signClient("client", "/O=client");
     }
-    const url = `${tls ? "https" : "http"}://127.0.0.1:${port}`;
-    const peer = `http://127.0.0.1:${peerPort}`;
-    const command = [
-      ...[program, "--name", "tests", "--data-dir", launcher.in("data"), "--log-outputs", "stderr"],
-      ...["--listen-client-urls", url, "--advertise-client-urls", url],
-      ...["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer],
-      ...["--initial-cluster", `tests=${peer}`],
-      ...(tls
-        ? ["--cert-file", launcher.in("server.crt"), "--key-file", launcher.in("server.key")]
-        : []),
-      ...(options.mtls ? ["--client-cert-auth", "--trusted-ca-file", launcher.in("ca.crt")] : []),
-      // The end of the process loses nothing that was answered; the end of the machine may.
-      "--unsafe-no-fsync",
-      ...flags,
-    ];
-    await launcher.start("server", { command, ready: /ready to serve client requests/ });
+    const urlAt = (port) => `${tls ? "https" : "http"}://127.0.0.1:${port}`;
+    const url = urlAt(port);
+    const members = [{ name: "server", port, peer: `http://127.0.0.1:${peerPort}` }];
+    if (options.cluster) {
+      const free = await freePorts(4);
+      for (const name of ["member2", "member3"])
+        members.push({ name, port: free.pop(), peer: `http://127.0.0.1:${free.pop()}` });
+    }
+    const run = ({ name, port, peer }) => {
+      const command = [
+        ...[program, "--name", name, "--data-dir", launcher.in(`${name}-data`)],
+        ...["--log-outputs", "stderr"],
+        ...["--listen-client-urls", urlAt(port), "--advertise-client-urls", urlAt(port)],
+        ...["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer],
+        ...["--initial-cluster", members.map(({ name, peer }) => `${name}=${peer}`).join()],
+        ...(tls
+          ? ["--cert-file", launcher.in("server.crt"), "--key-file", launcher.in("server.key")]
+          : []),
+        ...(options.mtls ? ["--client-cert-auth", "--trusted-ca-file", launcher.in("ca.crt")] : []),
+        // The end of the process loses nothing that was answered; the end of the machine may.
+        "--unsafe-no-fsync",
+        ...flags,
+      ];
+      return launcher.start(name, { command, ready: /ready to serve client requests/ });
+    };
+    // None of them is ready before most of them run.
+    await Promise.all(members.map(run));
 
     const certificates = tls && {
       ca: launcher.in("ca.crt"),
@@ -50,7 +63,9 @@ export const etcd = {
       clientKey: launcher.in("client.key"),
     };
     if (options.auth) await turnOnUsers((path, body) => post(url + path, body, certificates));
-    return { told: { url, ...certificates, ...(options.auth ? { ...ROOT, odd: ODD } : {}) } };
+    const others = members.slice(1).map(({ name, port }) => [name, port]);
+    const users = options.auth ? { ...ROOT, odd: ODD } : {};
+    return { told: { url, ...certificates, ...users, ...Object.fromEntries(others) } };
   },
 };
 
