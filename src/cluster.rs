@@ -15,6 +15,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 
 use crate::backend::kubernetes::{self, KubernetesOptions, Place, Pod};
+use crate::backend::own::{self, OwnOptions};
 use crate::backend::{self, Backend, BackendError, StoreOptions, UNSUITABLE, without_password};
 use crate::campaign::{Campaign, Command, Event, PreparedStore, Tell};
 use crate::candidate::Rules;
@@ -200,11 +201,15 @@ impl Cluster {
     }
 
     /// For a process that is ending: releases what is held without waiting for callbacks, and blocks
-    /// for `limit` at most. Returns whether all was released. Not to be called on the runtime.
+    /// for `limit` at most. Returns whether all was released. Not to be called on the runtime. A lease whose
+    /// store needs the very thread that would wait is left to its expiry.
     pub fn release_all_now(&self, limit: Duration) -> bool {
         let elections = self.close_doors();
         for election in &elections {
             election.abandon();
+        }
+        if self.store.backend().needs_event_loop() {
+            return elections.is_empty();
         }
         let all = async {
             for election in &elections {
@@ -260,6 +265,18 @@ fn open_backend(config: &Config, clock: &Arc<dyn Clock>) -> Result<Arc<dyn Backe
                 ))
             })
         }
+        Kind::OwnStore {
+            store,
+            min_replicas,
+        } => {
+            let options = OwnOptions {
+                election: config.election.clone(),
+                min_replicas: *min_replicas,
+                request_limit: config.timing.request_limit(),
+            };
+            own::open(*store, options, clock.clone())
+                .map_err(|bad| StartError::Config(format!("{} must {}", bad.parameter, bad.rule)))
+        }
         Kind::Kubernetes {
             config: kubeconfig,
             context,
@@ -291,7 +308,9 @@ fn open_backend(config: &Config, clock: &Arc<dyn Clock>) -> Result<Arc<dyn Backe
 pub fn check(config: &Config) -> Result<(), StartError> {
     match config.kind {
         Kind::Local => Ok(()),
-        Kind::Store { .. } | Kind::Kubernetes { .. } => Cluster::open(config.clone()).map(|_| ()),
+        Kind::Store { .. } | Kind::OwnStore { .. } | Kind::Kubernetes { .. } => {
+            Cluster::open(config.clone()).map(|_| ())
+        }
     }
 }
 

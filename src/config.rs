@@ -22,6 +22,8 @@ const MISSPELT: usize = 3;
 const SHORTEST_TIMEOUT: Duration = Duration::from_millis(100);
 /// JavaScript passes what JSON cannot hold as an object with this one key.
 const FOREIGN_VALUE: &str = "$value";
+/// And a store of the application's own with this one, as the number that it has been given.
+const OWN_STORE: &str = "$store";
 
 /// A validated configuration of one process.
 #[derive(Debug, Clone, PartialEq)]
@@ -54,6 +56,11 @@ pub enum Kind {
         url: Option<String>,
         min_replicas: Option<u32>,
     },
+    /// Functions of the application, by the number under which they were registered.
+    OwnStore {
+        store: u32,
+        min_replicas: Option<u32>,
+    },
     /// Leases of a Kubernetes cluster.
     Kubernetes {
         /// A kubeconfig; a relative path starts from [`Config::base_dir`].
@@ -74,6 +81,14 @@ impl fmt::Debug for Kind {
             Self::Store { url, min_replicas } => f
                 .debug_struct("Store")
                 .field("url", &url.as_deref().map(without_password))
+                .field("min_replicas", min_replicas)
+                .finish(),
+            Self::OwnStore {
+                store,
+                min_replicas,
+            } => f
+                .debug_struct("OwnStore")
+                .field("store", store)
                 .field("min_replicas", min_replicas)
                 .finish(),
             Self::Kubernetes {
@@ -154,7 +169,7 @@ impl Config {
     pub fn type_name(&self) -> &'static str {
         match self.kind {
             Kind::Local => "LocalCluster",
-            Kind::Store { .. } => "StoreCluster",
+            Kind::Store { .. } | Kind::OwnStore { .. } => "StoreCluster",
             Kind::Kubernetes { .. } => "KubernetesCluster",
         }
     }
@@ -162,7 +177,7 @@ impl Config {
 
 /// The cluster types, and the parameters that only one of them has.
 const TYPES: [(&str, &[&str]); 4] = [
-    ("StoreCluster", &["store", "minReplicas"]),
+    ("StoreCluster", &["store", "registry", "minReplicas"]),
     (
         "KubernetesCluster",
         &["namespace", "config", "context", "timeout", "podLabels"],
@@ -308,6 +323,7 @@ impl Section {
 
     fn read(mut self, base_dir: &Path) -> Result<Config, ConfigError> {
         self.refuse_unknown_keys()?;
+        settle_alias(&mut self.values, &self.place)?;
         let timing = self.timing()?;
         let kind = match self.type_name {
             "StoreCluster" => self.store()?,
@@ -398,18 +414,32 @@ impl Section {
     }
 
     fn store(&self) -> Result<Kind, ConfigError> {
+        let min_replicas = self
+            .number("minReplicas", "a whole number of replicas")?
+            .map(|n| {
+                u32::try_from(n)
+                    .map_err(|_| self.bad("minReplicas", &n.into(), "be a number of replicas"))
+            })
+            .transpose()?;
+        let url = "a URL like \"redis://127.0.0.1:6379\" or \"file:<directory>\"";
+        let given = self.values.get("store");
+        if let Some(object @ Value::Object(_)) = given
+            && object.get(FOREIGN_VALUE).is_none()
+        {
+            let store = own_store(object).ok_or_else(|| {
+                let rule = format!(
+                    "be {url}; a store of your own has functions, which no JSON can hold: give it to startCluster({{ cluster: {{ store: {{ get, compareAndSet }} }} }})"
+                );
+                self.bad("store", object, &rule)
+            })?;
+            return Ok(Kind::OwnStore {
+                store,
+                min_replicas,
+            });
+        }
         Ok(Kind::Store {
-            url: self.string(
-                "store",
-                "a URL like \"redis://127.0.0.1:6379\" or \"file:<directory>\"",
-            )?,
-            min_replicas: self
-                .number("minReplicas", "a whole number of replicas")?
-                .map(|n| {
-                    u32::try_from(n)
-                        .map_err(|_| self.bad("minReplicas", &n.into(), "be a number of replicas"))
-                })
-                .transpose()?,
+            url: self.string("store", url)?,
+            min_replicas,
         })
     }
 
@@ -579,6 +609,30 @@ impl Section {
         let [first, second] = choices;
         Err(self.bad(parameter, value, &format!("be \"{first}\" or \"{second}\"")))
     }
+}
+
+/// `registry` is another word for `store`.
+fn settle_alias(values: &mut Map<String, Value>, place: &str) -> Result<(), ConfigError> {
+    let Some(registry) = values.shift_remove("registry") else {
+        return Ok(());
+    };
+    match values.get("store") {
+        Some(store) if *store != registry => Err(ConfigError::new(format!(
+            "{place}.registry is another word for store, and they differ ({} and {}): remove one",
+            shown(&registry),
+            shown(store)
+        ))),
+        Some(_) => Ok(()),
+        None => {
+            values.insert("store".into(), registry);
+            Ok(())
+        }
+    }
+}
+
+fn own_store(value: &Value) -> Option<u32> {
+    let number = value.get(OWN_STORE)?.as_u64()?;
+    u32::try_from(number).ok()
 }
 
 /// The name of a type without what Webda puts around it.
@@ -902,6 +956,56 @@ mod tests {
                 pod_labels: true,
             }
         );
+    }
+
+    #[test]
+    fn registry_is_another_word_for_store_and_both_must_agree() {
+        let url = "redis://127.0.0.1:6379";
+        for parameters in [
+            format!(r#""registry": "{url}""#),
+            format!(r#""registry": "{url}", "store": "{url}""#),
+        ] {
+            let kind = Kind::Store {
+                url: Some(url.into()),
+                min_replicas: None,
+            };
+            assert_eq!(parse(&cluster(&parameters)).unwrap().kind, kind);
+        }
+        let message = refused(&cluster(
+            r#""registry": "redis://:hunter2@h", "store": "redis://:hunter2@i""#,
+        ));
+        assert!(message.contains("another word for store"), "{message}");
+        assert!(!message.contains("hunter2"), "{message}");
+        let message = refused(r#"{ "cluster": { "type": "LocalCluster", "registry": "x" } }"#);
+        let words = "registry belongs to StoreCluster";
+        assert!(message.contains(words), "{message}");
+    }
+
+    #[test]
+    fn a_store_of_ones_own_is_named_by_its_number_and_any_other_object_is_refused_with_the_way_to_give_one()
+     {
+        let kind = Kind::OwnStore {
+            store: 7,
+            min_replicas: None,
+        };
+        for parameters in [
+            r#""store": { "$store": 7 }"#,
+            r#""registry": { "$store": 7 }"#,
+            r#""registry": { "$store": 7 }, "store": { "$store": 7 }"#,
+        ] {
+            let config = parse(&cluster(parameters)).unwrap();
+            assert_eq!((&config.kind, config.type_name()), (&kind, "StoreCluster"));
+        }
+        for parameters in [
+            r#""store": {}"#,
+            r#""store": { "get": "x" }"#,
+            r#""store": { "$store": -1 }"#,
+            r#""registry": { "$store": "7" }"#,
+        ] {
+            let message = refused(&cluster(parameters));
+            assert!(message.contains("startCluster({ cluster:"), "{message}");
+            assert!(message.contains("not an object"), "{message}");
+        }
     }
 
     #[test]

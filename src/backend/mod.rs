@@ -11,6 +11,7 @@ pub mod file;
 mod http;
 pub mod kubernetes;
 mod observed;
+pub mod own;
 pub mod redis;
 mod tls;
 mod url;
@@ -392,6 +393,11 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
     /// An instance begins or ends leading, or has just begun to take part. For stores that show it to
     /// others; returns at once.
     fn tell_role(&self, _election: &ElectionName, _leads: bool) {}
+
+    /// Whether it answers only while JavaScript runs. A process that is ending does not wait for it.
+    fn needs_event_loop(&self) -> bool {
+        false
+    }
 
     /// Closes connections and files. Nothing else is called afterwards.
     async fn close(&self) {}

@@ -13,4 +13,5 @@ mod file;
 mod kubernetes;
 mod kubernetes_faults;
 mod kubernetes_standin;
+mod own;
 mod redis;

@@ -9,6 +9,7 @@
 //! What is known of a record, from the last write or from a watch, saves a read where it would lead to a
 //! write anyway: the write's condition finds out whether it still holds.
 
+mod document;
 mod known;
 #[cfg(test)]
 mod tests;
@@ -20,6 +21,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+pub(super) use self::document::Document;
 use self::known::{Known, Plan, Seen};
 use super::{Attempt, BackendError};
 use crate::clock::{Clock, Moment};

@@ -1,0 +1,482 @@
+//! A store of the application's own: functions that read a record and write it on a condition.
+//!
+//! This module knows them as a [`LeaseStore`], and nothing of the language that they are written in. They
+//! are judged by what comes back: whatever else they do is an error in words, and never leadership. What
+//! their records mean is decided by [`Observed`].
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use tokio::time::{sleep, timeout};
+
+use super::observed::{Change, Document, Observed, Record, Records, Written};
+use super::{Attempt, Backend, BackendError, BadStore, Capabilities, Hints, Watch};
+use crate::clock::Clock;
+use crate::lease::{ElectionName, Hint, Leader, Outcome, Owner, Token};
+
+/// Whatever a lease needs that goes through an event loop; the timing of an election asks for more.
+const SHORTEST_LEASE: Duration = Duration::from_millis(100);
+/// What happens more often than this is looked at together.
+const SHORTEST_GAP: Duration = Duration::from_millis(25);
+/// The first pause after a watch that failed; later ones double, up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// A call that is given up after less than this part of the time that any may take did not lack time.
+const PATIENCE: u32 = 4;
+
+/// What was found under a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// To be handed back as the condition of a write. No order is assumed.
+    pub version: String,
+    /// JSON text; see `Document`.
+    pub value: String,
+}
+
+/// How a function of a store failed, in words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    pub code: &'static str,
+    pub message: String,
+}
+
+impl Failure {
+    /// Something lies under the key that is no record at all.
+    pub const BAD_RECORD: &str = "bad-record";
+    /// A function answered with something that it may not answer with.
+    pub const BAD_ANSWER: &str = "bad-answer";
+    /// A function threw.
+    pub const FAILED: &str = "failed";
+    /// Nobody is there any more to run it.
+    pub const GONE: &str = "thread-ended";
+
+    /// `code` is one of the words above; another is taken for [`Self::FAILED`].
+    pub fn new(code: &str, message: impl Into<String>) -> Self {
+        let known = [Self::BAD_RECORD, Self::BAD_ANSWER, Self::GONE];
+        let code = known.into_iter().find(|known| *known == code);
+        Self {
+            code: code.unwrap_or(Self::FAILED),
+            message: message.into(),
+        }
+    }
+
+    fn of_read(self) -> BackendError {
+        match self.code {
+            Self::BAD_RECORD | Self::GONE => BackendError::fatal(self.code, self.message),
+            code => BackendError::transient(code, self.message),
+        }
+    }
+
+    fn of_write(self) -> BackendError {
+        BackendError::ambiguous(self.code, self.message)
+    }
+}
+
+/// The functions. A future that is dropped is not waited for any more, and what it asked for is not begun
+/// afterwards.
+#[async_trait]
+pub trait LeaseStore: fmt::Debug + Send + Sync + 'static {
+    /// For people: what it is called.
+    fn name(&self) -> String;
+
+    /// `None`: there is no record.
+    async fn get(&self, key: &str) -> Result<Option<Found>, Failure>;
+
+    /// Writes if the record is of the expected version (`None`: if there is no record). Returns the version
+    /// of what was written; `None`: somebody else wrote first, and nothing was written.
+    async fn compare_and_set(
+        &self,
+        key: &str,
+        expected: Option<&str>,
+        value: &str,
+    ) -> Result<Option<String>, Failure>;
+
+    /// Whether [`LeaseStore::watch`] can do anything.
+    fn watches(&self) -> bool {
+        false
+    }
+
+    /// Returns once changes are told to the other end of `changes`, which they are until what was returned
+    /// is dropped.
+    async fn watch(
+        &self,
+        _key: &str,
+        _changes: Arc<Changes>,
+    ) -> Result<Box<dyn Send + Sync>, Failure> {
+        Err(Failure::new(Failure::FAILED, "it has no watch"))
+    }
+
+    /// No function is called any more.
+    fn close(&self) {}
+}
+
+/// What a watch tells: that something may have changed, or that it broke.
+#[derive(Debug, Default)]
+pub struct Changes {
+    broke: Mutex<Option<Failure>>,
+    told: tokio::sync::Notify,
+}
+
+impl Changes {
+    pub fn changed(&self) {
+        self.told.notify_one();
+    }
+
+    pub fn broke(&self, failure: Failure) {
+        *locked(&self.broke) = Some(failure);
+        self.told.notify_one();
+    }
+
+    /// Changes in between are one.
+    async fn next(&self) -> Result<(), Failure> {
+        self.told.notified().await;
+        locked(&self.broke).take().map_or(Ok(()), Err)
+    }
+}
+
+/// Those that an election may be configured with, by their numbers.
+static REGISTERED: Mutex<Registered> = Mutex::new(Registered {
+    last: 0,
+    stores: None,
+});
+
+struct Registered {
+    last: u32,
+    stores: Option<HashMap<u32, Arc<dyn LeaseStore>>>,
+}
+
+/// Returns the number that a configuration names it by.
+pub fn register(store: Arc<dyn LeaseStore>) -> u32 {
+    let mut registered = locked(&REGISTERED);
+    registered.last += 1;
+    let number = registered.last;
+    let stores = registered.stores.get_or_insert_default();
+    stores.insert(number, store);
+    number
+}
+
+/// Whoever uses the store may go on; nobody begins to.
+pub fn forget(number: u32) {
+    if let Some(stores) = &mut locked(&REGISTERED).stores {
+        stores.remove(&number);
+    }
+}
+
+pub fn registered(number: u32) -> Option<Arc<dyn LeaseStore>> {
+    locked(&REGISTERED).stores.as_ref()?.get(&number).cloned()
+}
+
+/// What a cluster on a store of the application's own is configured with.
+#[derive(Debug, Clone)]
+pub struct OwnOptions {
+    /// The election whose record is looked at when the cluster starts.
+    pub election: ElectionName,
+    pub min_replicas: Option<u32>,
+    /// How long any function may take, unless whoever asks gives up earlier.
+    pub request_limit: Duration,
+}
+
+/// Makes the backend of a store that was registered. Calls no function yet.
+pub fn open(
+    number: u32,
+    options: OwnOptions,
+    clock: Arc<dyn Clock>,
+) -> Result<Arc<dyn Backend>, BadStore> {
+    if options.min_replicas.is_some() {
+        return Err(BadStore {
+            parameter: "minReplicas",
+            rule: "be left out beside a store of your own: it is Redis's, and what a write of yours waits for is decided in compareAndSet".into(),
+        });
+    }
+    let store = registered(number).ok_or_else(|| {
+        BadStore::url("be a URL, or a store of your own that is given to startCluster(): its functions are not known here")
+    })?;
+    Ok(over(store, options, clock))
+}
+
+/// The backend over a store that is at hand.
+pub fn over(
+    store: Arc<dyn LeaseStore>,
+    options: OwnOptions,
+    clock: Arc<dyn Clock>,
+) -> Arc<dyn Backend> {
+    let table = Table {
+        store,
+        limit: options.request_limit,
+        told_of_silence: AtomicBool::new(false),
+    };
+    Arc::new(Own {
+        leases: Observed::new(table, clock),
+        election: options.election,
+    })
+}
+
+#[derive(Debug)]
+struct Own {
+    leases: Observed<Table>,
+    election: ElectionName,
+}
+
+#[async_trait]
+impl Backend for Own {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            shortest_lease: SHORTEST_LEASE,
+            notifies: self.store().watches(),
+        }
+    }
+
+    fn describe(&self) -> String {
+        self.store().name()
+    }
+
+    /// Nothing can be written without a trace, since a record cannot be deleted.
+    async fn prepare(&self) -> Result<(), BackendError> {
+        self.leases.records.read(&self.election).await.map(|_| ())
+    }
+
+    async fn attempt(&self, attempt: &Attempt<'_>) -> Result<Outcome, BackendError> {
+        self.leases.attempt(attempt).await
+    }
+
+    async fn release(
+        &self,
+        election: &ElectionName,
+        owner: &Owner,
+        token: Token,
+    ) -> Result<bool, BackendError> {
+        self.leases.release(election, owner, token).await
+    }
+
+    async fn peek(&self, election: &ElectionName) -> Result<Option<Leader>, BackendError> {
+        self.leases.peek(election).await
+    }
+
+    fn watch(self: Arc<Self>, election: ElectionName, hints: Hints) -> Option<Watch> {
+        let watches = self.store().watches();
+        watches
+            .then(|| Box::pin(async move { self.keep_watching(&election, &hints).await }) as Watch)
+    }
+
+    fn needs_event_loop(&self) -> bool {
+        true
+    }
+
+    async fn close(&self) {
+        self.store().close();
+    }
+}
+
+impl Own {
+    fn store(&self) -> &Arc<dyn LeaseStore> {
+        &self.leases.records.store
+    }
+
+    /// Until nobody listens.
+    async fn keep_watching(&self, election: &ElectionName, hints: &Hints) {
+        let mut pause = FIRST_PAUSE;
+        let mut is_blind = false;
+        loop {
+            let began = Instant::now();
+            let failure = tokio::select! {
+                failure = self.hear(election, hints, &mut is_blind) => failure,
+                () = hints.closed() => return,
+            };
+            if !std::mem::replace(&mut is_blind, true) {
+                let store = self.store().name();
+                tracing::warn!(%election, store, code = failure.code, "changes are not heard of, so this instance asks at every interval: {}", failure.message);
+                if hints.send(Hint::Blind).await.is_err() {
+                    return;
+                }
+            }
+            if began.elapsed() > LONGEST_PAUSE {
+                pause = FIRST_PAUSE;
+            }
+            tokio::select! {
+                () = sleep(pause) => pause = (2 * pause).min(LONGEST_PAUSE),
+                () = hints.closed() => return,
+            }
+        }
+    }
+
+    /// Until the watch breaks.
+    async fn hear(&self, election: &ElectionName, hints: &Hints, is_blind: &mut bool) -> Failure {
+        let changes = Arc::<Changes>::default();
+        let records = &self.leases.records;
+        let key = key(election);
+        let begun = timeout(
+            records.limit,
+            self.store().watch(&key, Arc::clone(&changes)),
+        )
+        .await;
+        let _watching = match begun {
+            Ok(Ok(watching)) => watching,
+            Ok(Err(failure)) => return failure,
+            Err(_) => return too_late("watch", &key),
+        };
+        if std::mem::take(is_blind) {
+            tracing::info!(%election, "changes are heard of again");
+        }
+        // Whoever does not listen any more is found out by the caller.
+        let _ = hints.send(Hint::Watching).await;
+        loop {
+            match timeout(records.limit, records.read(election)).await {
+                Ok(Ok(entry)) => {
+                    if let Some(hint) = self.leases.saw(election, entry) {
+                        let _ = hints.send(hint).await;
+                    }
+                }
+                // What changed is not known now, and nobody may tell of it once more.
+                Ok(Err(error)) => return Failure::new(error.code, error.message),
+                Err(_) => return too_late("get", &key),
+            }
+            sleep(SHORTEST_GAP).await;
+            if let Err(failure) = changes.next().await {
+                return failure;
+            }
+        }
+    }
+}
+
+fn too_late(function: &str, key: &str) -> Failure {
+    let message = format!("{function}({key:?}) did not settle in time");
+    Failure::new(Failure::FAILED, message)
+}
+
+fn key(election: &ElectionName) -> String {
+    format!("cluster:{election}")
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The store as a place of records.
+#[derive(Debug)]
+struct Table {
+    store: Arc<dyn LeaseStore>,
+    limit: Duration,
+    told_of_silence: AtomicBool,
+}
+
+#[derive(Debug, Clone)]
+struct Entry {
+    version: String,
+    document: Document,
+}
+
+#[async_trait]
+impl Records for Table {
+    type Entry = Entry;
+
+    fn record(&self, entry: &Entry) -> Record {
+        entry.document.record(&*entry.version)
+    }
+
+    async fn read(&self, election: &ElectionName) -> Result<Option<Entry>, BackendError> {
+        let key = key(election);
+        let found = self.ask("get", &key, self.store.get(&key)).await;
+        let found = found.map_err(Failure::of_read)?;
+        Ok(found.map(|Found { version, value }| Entry {
+            version,
+            document: Document::read(value.as_bytes()),
+        }))
+    }
+
+    async fn create(
+        &self,
+        election: &ElectionName,
+        owner: &Owner,
+        token: Token,
+        duration: Duration,
+    ) -> Result<Option<Entry>, BackendError> {
+        let document = Document::first(owner, token, duration);
+        self.set(election, None, document).await
+    }
+
+    async fn write(
+        &self,
+        election: &ElectionName,
+        over: &Entry,
+        change: Change<'_>,
+    ) -> Result<Written<Entry>, BackendError> {
+        let document = over.document.changed(change);
+        let written = self.set(election, Some(&over.version), document).await?;
+        Ok(written.map_or(Written::Changed, Written::Done))
+    }
+}
+
+impl Table {
+    async fn set(
+        &self,
+        election: &ElectionName,
+        expected: Option<&str>,
+        document: Document,
+    ) -> Result<Option<Entry>, BackendError> {
+        let key = key(election);
+        let text = document.text();
+        let set = self.store.compare_and_set(&key, expected, &text);
+        let written = self.ask("compareAndSet", &key, set).await;
+        match written.map_err(Failure::of_write)? {
+            Some(version) if Some(&*version) == expected => {
+                let message = format!(
+                    "compareAndSet({key:?}) returned the very version that was expected: every write needs a new one, or a leader that renews looks dead"
+                );
+                Err(Failure::new(Failure::BAD_ANSWER, message).of_write())
+            }
+            Some(version) => Ok(Some(Entry { version, document })),
+            None => Ok(None),
+        }
+    }
+
+    async fn ask<T>(
+        &self,
+        function: &'static str,
+        key: &str,
+        call: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        let waiting = Waiting {
+            table: self,
+            function,
+            key,
+            since: Instant::now(),
+        };
+        let answer = call.await;
+        std::mem::forget(waiting);
+        self.told_of_silence.store(false, Ordering::Relaxed);
+        answer
+    }
+}
+
+/// A call that is under way. Its drop gives it up: whoever asked says that there was no answer in time, and
+/// this says of what.
+struct Waiting<'a> {
+    table: &'a Table,
+    function: &'static str,
+    key: &'a str,
+    since: Instant,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let waited = self.since.elapsed();
+        // What is given up earlier is given up for another reason: a stop, a release.
+        if waited < self.table.limit / PATIENCE
+            || self.table.told_of_silence.swap(true, Ordering::Relaxed)
+        {
+            return;
+        }
+        let store = self.table.store.name();
+        tracing::warn!(
+            store,
+            "{}({:?}) did not settle within {} ms and is not waited for any more; an answer that comes now counts for nothing",
+            self.function,
+            self.key,
+            waited.as_millis(),
+        );
+    }
+}
