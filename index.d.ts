@@ -257,12 +257,15 @@ export interface StoreClusterConfig extends CommonConfig {
   type?: TypeName<"StoreCluster">;
 
   /**
-   * The store: `file:<directory>`, or a URL such as `redis://:${REDIS_PASSWORD}@redis.internal:6379` or
-   * `etcd://etcd-1:2379,etcd-2:2379`.
+   * The store: `file:<directory>`, a URL such as `redis://:${REDIS_PASSWORD}@redis.internal:6379` or
+   * `etcd://etcd-1:2379,etcd-2:2379`, or, given to {@link startCluster}, a store of your own.
    *
    * @default "file:.whenleader" beside the configuration file
    */
-  store?: string;
+  store?: string | LeaseStore;
+
+  /** The same as `store`, in the words of configurations that name a registry. */
+  registry?: string | LeaseStore;
 
   /**
    * Redis: how many replicas must have a write before it counts.
@@ -271,6 +274,98 @@ export interface StoreClusterConfig extends CommonConfig {
    */
   minReplicas?: number;
 }
+
+/**
+ * A store of your own, for a database or a registry that this package does not speak to: two functions over one
+ * record for each election, by its key `cluster:<leaseName>`.
+ *
+ * ```js
+ * const records = new Map(); // of this process only: an example, and good for tests
+ * const store = {
+ *   get: (key) => records.get(key) ?? null,
+ *   compareAndSet(key, expectedVersion, value) {
+ *     if ((records.get(key)?.version ?? null) !== expectedVersion) return false;
+ *     records.set(key, value);
+ *     return true;
+ *   },
+ * };
+ * await startCluster({ type: "StoreCluster", store });
+ * ```
+ *
+ * What is asked of it:
+ *
+ * - **compareAndSet is one atomic operation**: of two calls with one expected version, at most one writes. A read
+ *   followed by a write is none.
+ * - **get shows every write that was answered before it was called.** A read from a replica or a cache does not.
+ * - **What was answered stays written.** A database that may lose its last writes in a failover may make two
+ *   leaders for a moment.
+ *
+ * The functions are called on the thread that called `startCluster()`, with the store as `this`. They may return
+ * values or promises. What they throw, or return wrongly, is an `error` event of the cluster and never a crash; a
+ * promise that does not settle is given up in time. A leader renews through the event loop: if that is blocked for
+ * too long, leadership ends at its deadline. At process.exit() no function can be called any more, and the lease
+ * runs out by itself; {@link stopCluster} releases it.
+ */
+export interface LeaseStore {
+  /**
+   * Reads the record. null or undefined: there is none. The record may have more members than
+   * {@link LeaseRecord}, its numbers may be bigints or text, and all of it may be JSON text or a Buffer of it.
+   */
+  get(key: string): Awaitable<StoredLeaseRecord | string | Uint8Array | null | undefined>;
+
+  /**
+   * Writes `value` if the record is of the version `expectedVersion`: the `version` that `get` would answer
+   * with. null: if there is no record.
+   *
+   * @returns `true`: it was written, and `get` answers with `value.version`. `false`: somebody else wrote first, and
+   *   nothing was written. A store with versions of its own (an ETag, a revision) returns the new one: a string, or
+   *   an object with the member `version`, such as the row that was written. Anything else is an error.
+   */
+  compareAndSet(
+    key: string,
+    expectedVersion: LeaseVersion | null,
+    value: LeaseRecord,
+  ): Awaitable<boolean | string | { readonly version: LeaseVersion }>;
+
+  /**
+   * Calls `changed` whenever the record may have changed, so that a hand-over does not wait for the next attempt.
+   * A hint only: one that is lost or invented costs time at most. `changed(error)` says that the watch broke, and
+   * it is begun again after a pause.
+   *
+   * @returns how to end it.
+   */
+  // biome-ignore lint/suspicious/noConfusingVoidType: one that returns nothing is fine.
+  watch?(key: string, changed: (error?: unknown) => void): Awaitable<(() => unknown) | void>;
+}
+
+/** As `get` answers and as `compareAndSet` is then given it, in its own type. */
+export type LeaseVersion = string | number | bigint | Date | Uint8Array;
+
+/** What a store of your own keeps for an election. Flat, so that it maps to columns. */
+export interface LeaseRecord {
+  /** A fresh random word in every write: 16 characters. */
+  version: string;
+  /** Who holds the lease: at most 253 bytes. null: it was released. */
+  instanceId: string | null;
+  /** Tells processes of one `instanceId` apart: 16 characters. */
+  nonce: string;
+  /** The fencing token: below 2^53, and larger than any 32-bit integer. It stays when the lease is released. */
+  token: number;
+  /** Milliseconds: at most a day. 0: it was released. */
+  leaseDuration: number;
+}
+
+/** A record as a store may give it back. */
+export interface StoredLeaseRecord {
+  readonly version: LeaseVersion;
+  readonly instanceId?: string | null;
+  readonly nonce?: string | null;
+  readonly token?: number | bigint | string | object | null;
+  readonly leaseDuration?: number | bigint | string | object | null;
+}
+
+/** A value, or a promise of it. */
+export type Awaitable<Value> = Value | PromiseLike<Value>;
 
 /**
  * Pods elect through a Lease of their Kubernetes cluster. They need the rights to get, create and update Leases of

@@ -2,13 +2,17 @@
 // never settles would be a crash or a hang): an operation that takes time is given a number, and ends with
 // the event `done` of that number. Here that becomes a promise again, and the process is held meanwhile.
 
+const { Client } = require("./client.js");
 const { hold } = require("./hold.js");
+const { OwnStores, checkStore } = require("./store.js");
 
 /** @typedef {import("./native-types").RawNative} RawNative */
 /** @typedef {import("./native-types").Native} Native */
 /** @typedef {import("./native-types").ClusterInfo} ClusterInfo */
 /** @typedef {import("./native-types").ElectionSource} ElectionSource */
-/** @typedef {{ resolve: (info: ClusterInfo | undefined) => void, reject: (error: Error) => void }} Operation */
+/** @typedef {import("./native-types").ClientAnswer} ClientAnswer */
+/** @typedef {{ info?: ClusterInfo, answer?: ClientAnswer }} Result */
+/** @typedef {{ resolve: (result: Result) => void, reject: (error: Error) => void }} Operation */
 
 /**
  * @typedef {object} Seat
@@ -30,6 +34,10 @@ class Bridge {
   /** @type {Map<number, Operation>} */
   #operations = new Map();
 
+  /** What clients' watches hear. @type {Map<number, (hint: ClientAnswer) => void>} */
+  #hearing = new Map();
+  #stores;
+
   /** What this environment takes part in, by the name of the election. @type {Map<string, Seat>} */
   #seats = new Map();
 
@@ -39,6 +47,7 @@ class Bridge {
   /** @param {RawNative} raw */
   constructor(raw) {
     this.#raw = raw;
+    this.#stores = new OwnStores(raw);
   }
 
   /**
@@ -54,6 +63,8 @@ class Bridge {
     this.#raw.attach((event) => {
       if (event.type === "done") this.#done(event);
       else if (event.type === "left") this.#left(event, dispatch);
+      else if (event.type === "store") this.#stores.call(event.call);
+      else if (event.type === "hint") this.#hearing.get(event.operation)?.(event.answer);
       else if (event.type !== "turn") {
         if (event.type === "promoted" || event.type === "leaderChanged") this.#saw(event.election);
         dispatch(event);
@@ -76,14 +87,27 @@ class Bridge {
   }
 
   /**
+   * @param {import("../index.js").LeaseStore} store
+   * @param {string} name  for people
+   */
+  registerStore(store, name) {
+    return this.#stores.register(store, name);
+  }
+
+  /**
    * @param {string} json
    * @param {string} source
    * @param {string} baseDir
+   * @param {object | null} store
    */
-  async startCluster(json, source, baseDir) {
-    const info = await this.#run((operation) =>
+  async startCluster(json, source, baseDir, store) {
+    const unuse = store === null ? () => {} : this.#stores.use(store);
+    const { info } = await this.#run((operation) =>
       this.#raw.startCluster(json, source, baseDir, operation),
-    );
+    ).catch((error) => {
+      unuse();
+      throw error;
+    });
     if (this.#replaced)
       throw new Error("whenleader was loaded anew in this thread: the older one starts nothing");
     if (info === undefined)
@@ -142,6 +166,32 @@ class Bridge {
     return this.#raw.defaultInstanceId();
   }
 
+  /**
+   * One more process, as it were, that makes raw attempts on a store.
+   *
+   * @param {import("../index.js").LeaseStore} store
+   * @param {{ instanceId: string, limit: number }} how  limit: milliseconds until an operation is given up
+   */
+  openClient(store, { instanceId, limit }) {
+    const number = this.#stores.register(store, checkStore(store));
+    const unuse = this.#stores.use(store);
+    const client = this.#raw.openClient(number, instanceId, limit);
+    /** @type {import("./client.js").Operations} */
+    const operations = {
+      run: async (start) => (await this.#run(start)).answer,
+      listen: (hear, start) => {
+        let operation = 0;
+        const ended = this.#run((number) => {
+          operation = number;
+          this.#hearing.set(number, hear);
+          start(number);
+        }).finally(() => this.#hearing.delete(operation));
+        return { operation, ended };
+      },
+    };
+    return new Client(this.#raw, operations, client, unuse);
+  }
+
   /** The last leader seen is still told when the election is over; nothing can be asked then. */
   #saw(/** @type {string} */ election) {
     const seat = this.#seats.get(election);
@@ -168,7 +218,7 @@ class Bridge {
     const seats = [...this.#seats];
     this.#seats.clear();
     for (const [, seat] of seats) seat.left = true;
-    for (const { resolve } of [...this.#operations.values()]) resolve(undefined);
+    for (const { resolve } of [...this.#operations.values()]) resolve({});
     for (const [election] of seats) dispatch({ type: "left", election });
   }
 
@@ -184,10 +234,10 @@ class Bridge {
 
   /**
    * @param {(operation: number) => void} start
-   * @returns {Promise<ClusterInfo | undefined>}
+   * @returns {Promise<Result>}
    */
   async #run(start) {
-    if (this.#replaced) return undefined; // The newer one decides what is stopped.
+    if (this.#replaced) return {}; // The newer one decides what is stopped.
     this.#lastOperation += 1;
     const operation = this.#lastOperation;
     const letGo = hold();
@@ -203,9 +253,9 @@ class Bridge {
   }
 
   /** @param {Extract<import("./native-types").BridgeEvent, { type: "done" }>} event */
-  #done({ operation, code, message, reason, info }) {
+  #done({ operation, code, message, reason, info, answer }) {
     const waiting = this.#operations.get(operation);
-    if (code === undefined || code === null) waiting?.resolve(info);
+    if (code === undefined || code === null) waiting?.resolve({ info, answer });
     else waiting?.reject(Object.assign(new Error(message), { code, reason }));
   }
 }

@@ -22,6 +22,7 @@ const { toJson } = require("./json.js");
 const { LocalCluster } = require("./local.js");
 const { Log, checkLogger } = require("./logger.js");
 const { Registration } = require("./registration.js");
+const { checkStore, isOwnStore } = require("./store.js");
 const { after } = require("./timer.js");
 
 /** @typedef {import("./native-types").Native} Native */
@@ -40,6 +41,7 @@ const { after } = require("./timer.js");
  * @property {string} source
  * @property {string} baseDir
  * @property {ClusterInfo | null} info  null: no configuration
+ * @property {object | null} store  the application's own
  */
 
 /**
@@ -87,6 +89,9 @@ const { after } = require("./timer.js");
 /** What an implicit local cluster led for, if it only answered. */
 const ASKED = "isLeader(), which answered true";
 
+/** What a store is called in a configuration. */
+const STORE_KEYS = new Set(["store", "registry"]);
+
 /** An exit waits for one try of a release: three fit into renewInterval. */
 const RELEASE_TRIES = 3;
 
@@ -98,6 +103,7 @@ const STAND_IN = {
   source: "",
   baseDir: "",
   info: null,
+  store: null,
 };
 
 /** Holds nothing. */
@@ -236,7 +242,8 @@ class Environment {
       this.#startsToCome -= 1;
     }
     try {
-      const given = config === undefined ? null : readConfig(config);
+      const registerStore = (/** @type {object} */ store) => this.#registerStore(store);
+      const given = config === undefined ? null : readConfig(config, registerStore);
       const ownLogger = checkLogger(logger ?? given?.logger);
       if (ownLogger !== undefined) this.useLogger(ownLogger);
       return this.#start(given);
@@ -260,7 +267,7 @@ class Environment {
         ? STAND_IN
         : given === null
           ? this.#choose(false)
-          : this.#planFor(given.json);
+          : this.#planFor(given);
     if (state.kind === "chosen" && (given !== null || plan.mode !== "local")) {
       this.#refuseIfLed("startCluster()");
     }
@@ -279,7 +286,7 @@ class Environment {
       if (plan.mode !== "local") {
         // Perhaps the same in other words; if it is not, the native side says so.
         await this.#native
-          .startCluster(given.json, "startCluster()", this.#world.cwd())
+          .startCluster(given.json, "startCluster()", this.#world.cwd(), given.store)
           .catch((error) => {
             throw fromNative(error);
           });
@@ -324,6 +331,17 @@ class Environment {
     }
     // The stop waits for the callback that waits for it.
     if (this.#state.kind === "stopping" && !insideCallback()) await this.#state.done;
+  }
+
+  /**
+   * For a kit that tests stores: one more process, as it were, outside of any election.
+   *
+   * @param {import("../index.js").LeaseStore} store
+   * @param {{ instanceId: string, limit: number }} how
+   */
+  openClient(store, how) {
+    this.#attach();
+    return this.#native.openClient(store, how);
   }
 
   // ---- what cluster objects ask ----
@@ -538,7 +556,7 @@ class Environment {
 
   /** @returns {Plan} */
   #choose(/** @type {boolean} */ implicit) {
-    const base = { implicit, json: "", source: "", baseDir: this.#world.cwd() };
+    const base = { implicit, json: "", source: "", baseDir: this.#world.cwd(), store: null };
     const joined = this.#world.isMainThread ? null : this.#clusterOfProcess();
     if (joined !== null) return { ...base, mode: "join", info: joined };
     for (const found of discover({ env: this.#world.env, cwd: this.#world.cwd() })) {
@@ -551,18 +569,32 @@ class Environment {
     return { ...base, mode: "local", info: null };
   }
 
-  /** @param {string} json */
-  #planFor(json) {
+  /** @param {ReturnType<typeof readConfig>} given */
+  #planFor({ json, store }) {
     return this.#check({
       implicit: false,
       json,
       source: "startCluster()",
       baseDir: this.#world.cwd(),
+      store,
     });
   }
 
   /**
-   * @param {Pick<Plan, "implicit" | "json" | "source" | "baseDir">} found
+   * Its functions are called through the native side, which tells stores apart by their numbers.
+   *
+   * @param {object} store
+   * @returns {number}
+   */
+  #registerStore(store) {
+    const name = checkStore(store);
+    if (this.#standIn !== null) return 0; // Nobody asks it.
+    this.#attach();
+    return this.#native.registerStore(/** @type {import("./store.js").LeaseStore} */ (store), name);
+  }
+
+  /**
+   * @param {Pick<Plan, "implicit" | "json" | "source" | "baseDir" | "store">} found
    * @returns {Plan}
    */
   #check(found) {
@@ -650,7 +682,7 @@ class Environment {
     this.#attach();
     const native = this.#native;
     if (plan.mode === "join" && plan.info !== null) return plan.info;
-    return native.startCluster(plan.json, plan.source, plan.baseDir);
+    return native.startCluster(plan.json, plan.source, plan.baseDir, plan.store);
   }
 
   /**
@@ -1045,9 +1077,10 @@ function removal(term) {
 
 /**
  * @param {unknown} config
- * @returns {{ json: string, logger: unknown }}
+ * @param {(store: object) => number} registerStore
+ * @returns {{ json: string, logger: unknown, store: object | null }}
  */
-function readConfig(config) {
+function readConfig(config, registerStore) {
   if (typeof config !== "object" || config === null || Array.isArray(config)) {
     throw new ConfigError(
       "startCluster() takes an object, such as " +
@@ -1064,9 +1097,18 @@ function readConfig(config) {
         "parameters, or give it as startCluster(config, { logger })",
     );
   }
-  // A logger is for this side; JSON has no place for it.
-  const json = toJson(config, (owner, key) => owner === section && key === "logger");
-  return { json, logger };
+  /** @type {object | null} */
+  let store = null;
+  const json = toJson(config, (owner, key) => {
+    if (owner !== section) return undefined;
+    // A logger is for this side; JSON has no place for it.
+    if (key === "logger") return null;
+    const member = section[key];
+    if (!STORE_KEYS.has(key) || !isOwnStore(member)) return undefined;
+    store = member;
+    return { json: { $store: registerStore(member) } };
+  });
+  return { json, logger, store };
 }
 
 /** @type {(value: unknown) => value is Record<string, unknown>} */

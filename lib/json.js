@@ -89,10 +89,11 @@ function firstError(text) {
  * name it.
  *
  * @param {unknown} config
- * @param {(owner: object, key: string) => boolean} [omit]  which members of objects to leave out
+ * @param {(owner: object, key: string) => { json: unknown } | null | undefined} [standIn]  what stands for
+ *   a member of an object; null: it is left out, undefined: it stands for itself
  * @returns {string}
  */
-function toJson(config, omit = () => false) {
+function toJson(config, standIn = () => undefined) {
   /** @type {Set<object>} */
   const path = new Set();
   /** @type {(value: unknown) => unknown} */
@@ -128,11 +129,13 @@ function toJson(config, omit = () => false) {
     } else if (Array.isArray(value)) {
       result = value.map(plain);
     } else {
-      result = Object.fromEntries(
-        Object.entries(value)
-          .filter(([key]) => !omit(value, key))
-          .map(([key, member]) => [key, plain(member)]),
-      );
+      /** @type {[string, unknown][]} */
+      const members = [];
+      for (const [key, member] of Object.entries(value)) {
+        const stand = standIn(value, key);
+        if (stand !== null) members.push([key, stand === undefined ? plain(member) : stand.json]);
+      }
+      result = Object.fromEntries(members);
     }
     path.delete(value);
     return result;

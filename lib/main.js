@@ -111,6 +111,17 @@ function expectCluster() {
 }
 
 /**
+ * Not public: what a kit is made of that tests stores of one's own. `limit` is how many milliseconds an
+ * operation may take. See lib/client.js.
+ *
+ * @param {import("../index.js").LeaseStore} store
+ * @param {{ instanceId: string, limit: number }} how
+ */
+function openClient(store, how) {
+  return environment.openClient(store, how);
+}
+
+/**
  * @param {string} what
  * @param {unknown} name
  * @returns {string | undefined}
@@ -148,4 +159,5 @@ module.exports = {
   startCluster,
   stopCluster,
   expectCluster,
+  openClient,
 };

@@ -1,7 +1,8 @@
 // What lib expects of native.js (`RawNative`, which the generated native.d.ts describes as Rust sees it),
 // and of whatever can stand in for it: the local cluster, and tests.
 
-import type { LossReason } from "../index.js";
+import type { LeaseStore, LossReason } from "../index.js";
+import type { Client } from "./client.js";
 
 /** About an election, or for the log. */
 export type NativeEvent =
@@ -30,7 +31,50 @@ export type BridgeEvent =
       /** Of a store that refuses: its word for programs. */
       reason?: string;
       info?: ClusterInfo;
-    };
+      answer?: ClientAnswer;
+    }
+  /** What the watch heard that this operation began. */
+  | { type: "hint"; operation: number; answer: ClientAnswer }
+  | { type: "store"; call: StoreCall };
+
+/** A function of a store of the application's own that is to be called. */
+export interface StoreCall {
+  /** 0: nothing is waited for. */
+  number: number;
+  store: number;
+  function: "get" | "compareAndSet" | "watch" | "unwatch" | "close";
+  key: string;
+  /** As lib/store.js wrote it. */
+  expected?: string;
+  /** JSON text. */
+  value?: string;
+}
+
+/** What came of one operation of a client, or what its watch heard. */
+export interface ClientAnswer {
+  what:
+    | "held"
+    | "other"
+    | "released"
+    | "notReleased"
+    | "leader"
+    | "nobody"
+    | "transient"
+    | "ambiguous"
+    | "fatal"
+    | "watching"
+    | "blind"
+    | "free"
+    | "alive";
+  token?: number;
+  /** Milliseconds from the send of an attempt that was granted. */
+  validFor?: number;
+  /** Milliseconds from the answer that the lease of somebody else still runs. */
+  remaining?: number;
+  instanceId?: string;
+  code?: string;
+  message?: string;
+}
 
 export type Dispatch = (event: NativeEvent) => void;
 
@@ -66,6 +110,29 @@ export interface RawNative {
   stopCluster(operation: number): void;
   releaseAllNow(timeoutMs: number): boolean;
   defaultInstanceId(): string;
+  registerStore(name: string, watches: boolean): number;
+  forgetStore(store: number): void;
+  storeAnswer(
+    call: number,
+    version?: string,
+    value?: string,
+    code?: string,
+    message?: string,
+  ): void;
+  storeChanged(watch: number, message?: string): void;
+  openClient(store: number, instanceId: string, limitMs: number): number;
+  clientAttempt(
+    client: number,
+    election: string,
+    leaseDurationMs: number,
+    term: number | undefined,
+    operation: number,
+  ): void;
+  clientRelease(client: number, election: string, token: number, operation: number): void;
+  clientPeek(client: number, election: string, operation: number): void;
+  clientWatch(client: number, election: string, operation: number): void;
+  clientUnwatch(operation: number): void;
+  closeClient(client: number): void;
 }
 
 /** What lib/bridge.js makes of it. */
@@ -73,7 +140,15 @@ export interface Native {
   attach(dispatch: Dispatch, logLevel: string): void;
   setLogLevel(level: string): void;
   checkConfig(json: string, source: string, baseDir: string): ClusterInfo;
-  startCluster(json: string, source: string, baseDir: string): Promise<ClusterInfo>;
+  /** `store`: the application's own, which the JSON names by its number. */
+  startCluster(
+    json: string,
+    source: string,
+    baseDir: string,
+    store: object | null,
+  ): Promise<ClusterInfo>;
+  registerStore(store: LeaseStore, name: string): number;
+  openClient(store: LeaseStore, how: { instanceId: string; limit: number }): Client;
   runningCluster(): ClusterInfo | null;
   joinElection(name: string): ElectionSource;
   releaseAllNow(timeoutMs: number): boolean;

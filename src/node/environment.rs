@@ -17,7 +17,9 @@ use napi::threadsafe_function::{ThreadsafeFunction, ThreadsafeFunctionCallMode};
 use napi::{Env, Status};
 use napi_derive::napi;
 
+use super::clients::ClientAnswer;
 use super::logs::{self, LogRecord};
+use super::own_store::{Calls, StoreCall};
 use super::{ClusterInfo, STORE, from_token};
 use crate::campaign::Event;
 use crate::clock::{Clock, Moment, SystemClock};
@@ -51,12 +53,15 @@ pub struct JsEvent {
     pub fields: Option<BTreeMap<String, String>>,
     pub operation: Option<u32>,
     pub info: Option<ClusterInfo>,
+    pub answer: Option<ClientAnswer>,
+    pub call: Option<StoreCall>,
 }
 
 /// How an operation ended.
 pub enum Done {
     Nothing,
     Info(Box<ClusterInfo>),
+    Answer(Box<ClientAnswer>),
     /// The class of the error, the store's own word for it, and the message.
     Failed(&'static str, Option<&'static str>, String),
 }
@@ -66,6 +71,10 @@ enum Message {
     /// The seat is given up: its election has stopped, or goes on without this environment.
     Left(ElectionName, ListenerId),
     Done(u32, Done),
+    /// What a client's watch heard, under the number of the operation that began it.
+    Hint(u32, ClientAnswer),
+    /// A function of the application's own store is wanted.
+    Store(StoreCall),
     Log(LogRecord),
     /// Proves that the event loop turns.
     Turn,
@@ -79,6 +88,7 @@ pub struct Link {
     dispatch: Dispatch,
     gone: AtomicBool,
     logs_waiting: logs::Waiting,
+    calls: Calls,
     /// When the event loop last turned, and whether a proof of that is under way.
     turned: AtomicU64,
     turning: AtomicBool,
@@ -153,6 +163,7 @@ impl Environment {
             dispatch,
             gone: AtomicBool::new(false),
             logs_waiting: logs::Waiting::default(),
+            calls: Calls::default(),
             turned: AtomicU64::new(SystemClock.now().as_nanos()),
             turning: AtomicBool::new(false),
             seats: Mutex::default(),
@@ -177,6 +188,10 @@ impl Environment {
 
     pub fn reply(&self) -> Reply {
         Reply(self.link.clone())
+    }
+
+    pub fn link(&self) -> &Arc<Link> {
+        &self.link
     }
 
     pub fn set_log_level(&self, level: &str) {
@@ -260,6 +275,15 @@ impl Link {
         &self.logs_waiting
     }
 
+    /// The calls of stores whose functions belong to this environment.
+    pub fn calls(&self) -> &Calls {
+        &self.calls
+    }
+
+    pub fn call_store(&self, call: StoreCall) {
+        self.send(Message::Store(call));
+    }
+
     pub fn is_gone(&self) -> bool {
         self.gone.load(Ordering::SeqCst)
     }
@@ -341,6 +365,10 @@ impl Reply {
     pub fn left(&self, election: ElectionName, listener: ListenerId) {
         self.0.left(election, listener);
     }
+
+    pub fn hint(&self, operation: u32, hint: ClientAnswer) {
+        self.0.send(Message::Hint(operation, hint));
+    }
 }
 
 /// Hears one election for one environment.
@@ -417,6 +445,7 @@ fn deliver(key: usize, message: Message) -> JsEvent {
             match how {
                 Done::Nothing => {}
                 Done::Info(info) => event.info = Some(*info),
+                Done::Answer(answer) => event.answer = Some(*answer),
                 Done::Failed(code, reason, message) => {
                     event.code = Some(code.into());
                     event.reason = reason.map(Into::into);
@@ -424,6 +453,24 @@ fn deliver(key: usize, message: Message) -> JsEvent {
                 }
             }
             event
+        }
+        Message::Hint(operation, hint) => JsEvent {
+            r#type: "hint".into(),
+            operation: Some(operation),
+            answer: Some(hint),
+            ..JsEvent::default()
+        },
+        Message::Store(call) => {
+            // Whoever asked may have given up while JavaScript was busy. Nothing is begun for nobody.
+            let is_wanted = HERE.with_borrow(|all| {
+                let link = all.get(&key).map(|here| &here.link);
+                link.is_some_and(|link| link.calls.wants(&call))
+            });
+            JsEvent {
+                r#type: if is_wanted { "store" } else { "turn" }.into(),
+                call: is_wanted.then_some(call),
+                ..JsEvent::default()
+            }
         }
         Message::Log(record) => {
             HERE.with_borrow(|all| {
@@ -514,6 +561,7 @@ fn detach(key: usize) {
         return;
     };
     here.link.gone.store(true, Ordering::SeqCst);
+    here.link.calls.end();
     for seat in here.seats.values().chain(&here.leaving) {
         seat.term.borrow_mut().take();
         seat.election.gone(seat.listener);

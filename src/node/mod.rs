@@ -9,9 +9,11 @@
 // napi's own attributes want owned arguments.
 #![allow(clippy::needless_pass_by_value)]
 
+mod clients;
 mod environment;
 mod is_leader;
 mod logs;
+mod own_store;
 
 use std::path::Path;
 use std::rc::Rc;
