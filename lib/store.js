@@ -400,4 +400,12 @@ function short(text) {
   return line.length > SHOWN ? `${line.slice(0, SHOWN)}...` : line;
 }
 
-module.exports = { OwnStores, checkStore, isOwnStore };
+module.exports = {
+  OwnStores,
+  checkStore,
+  isOwnStore,
+  readRecord,
+  readWritten,
+  fromText,
+  toText,
+};
