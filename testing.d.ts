@@ -24,7 +24,7 @@
  * @packageDocumentation
  */
 
-import type { Leader, Logger, LossReason, Term } from "./index.js";
+import type { Awaitable, Leader, LeaseStore, Logger, LossReason, Term } from "./index.js";
 
 // ---- testing an application ----
 
@@ -182,4 +182,69 @@ export interface TestCluster extends TestElection, AsyncDisposable {
    * is as it was before, for the next test. `await using cluster = useTestCluster()` does it by itself.
    */
   restore(): Promise<void>;
+}
+
+// ---- testing a store of your own ----
+
+/**
+ * The conformance tests for a store of your own ({@link LeaseStore}): what is asked of its functions, and elections on
+ * top of it. A list for any test runner; the names are sentences, and what fails says what is wrong and how to mend it.
+ *
+ * ```js
+ * import { storeTests } from "whenleader/testing";
+ *
+ * for (const { name, timeout, run } of storeTests({ open: () => new MyStore(url), close: (store) => store.end() })) {
+ *   test(name, { timeout }, run); // of Jest and Vitest: test(name, run, timeout)
+ * }
+ * ```
+ *
+ * They use elections with names of their own, `whenleader-test-<random>-<number>`, and leave one record of each behind,
+ * about 80 in all: a store has no function to delete. On a store in memory they take a few seconds, most of it waiting
+ * for leases to run out. What is repeated many times is repeated less often on a slow store: with 20 ms for a call they
+ * take less than a minute.
+ *
+ * @throws {ConfigError} if an option is wrong.
+ */
+export function storeTests<Store extends LeaseStore>(options: StoreTestOptions<Store>): StoreTest[];
+
+export interface StoreTestOptions<Store extends LeaseStore = LeaseStore> {
+  /**
+   * Gives the store as one more process sees it, best with a connection of its own. Called up to eight times in one
+   * test. Where it gives the same object each time, one process only is tested.
+   */
+  open: () => Awaitable<Store>;
+
+  /** Called at the end of each test, with everything that `open` gave. */
+  close?: (store: Store) => unknown;
+
+  /**
+   * Deletes the record of a key, as somebody might who tidies the database. With it, deleted records are tested too.
+   */
+  remove?: (key: string) => unknown;
+
+  /**
+   * The leases that run out in the tests. Longer on a store that is slow: ten times what a write takes, at least.
+   *
+   * @default 300
+   */
+  leaseDuration?: number;
+
+  /** What the names of elections begin with. @default "whenleader-test" */
+  leaseName?: string;
+
+  /**
+   * The milliseconds that one call of a function may take.
+   *
+   * @default 5000
+   */
+  callTimeout?: number;
+}
+
+export interface StoreTest {
+  /** A sentence of the contract. */
+  readonly name: string;
+  /** The milliseconds that a test runner should give it. */
+  readonly timeout: number;
+  /** Rejects with an error that names the call, what came of it, and the cure. */
+  readonly run: () => Promise<void>;
 }

@@ -11,5 +11,10 @@ function useTestCluster(options) {
   return require("./lib/testing/cluster.js").useTestCluster(options);
 }
 
+/** @type {import("./testing.js").storeTests} */
+function storeTests(options) {
+  return require("./lib/testing/store/tests.js").storeTests(options);
+}
+
 /** @type {import("./testing.js")} */
-module.exports = { useTestCluster };
+module.exports = { useTestCluster, storeTests };

@@ -694,7 +694,7 @@ test("importing it first keeps an application with a configuration from electing
 test("a test process loads no addon, starts no thread, writes no file, and ends by itself", async () => {
   const { stdout, stderr, code } = await runProgram(
     `const { useTestCluster } = require("whenleader/testing");
-     const { whenLeader, useCluster, stopCluster } = require("whenleader");
+     const { whenLeader, useCluster, startCluster, stopCluster } = require("whenleader");
      const fs = require("node:fs");
      const threads = () => (fs.existsSync("/proc/self/task") ? fs.readdirSync("/proc/self/task").length : 0);
      const before = threads();
@@ -708,7 +708,9 @@ test("a test process loads no addon, starts no thread, writes no file, and ends 
        useCluster().waitUntilLeader({ timeout: 1e6 }).catch(() => {});
        await cluster.promote();
        useCluster().getInstanceId();
+       await startCluster({ store: { get() {}, compareAndSet() {} } });
        await stopCluster();
+       await startCluster({ store: { get() {}, compareAndSet() {} } });
        await cluster.restore();
        const next = useTestCluster();
        useCluster().waitUntilLeader({ timeout: 1e6 });
