@@ -18,6 +18,11 @@ pub enum Kind {
     Postgres,
     MariaDb,
     Etcd,
+    Nats,
+    NatsOld,
+    Consul,
+    S3,
+    DynamoDb,
 }
 
 impl Kind {
@@ -28,6 +33,11 @@ impl Kind {
             Self::Postgres => "postgres",
             Self::MariaDb => "mariadb",
             Self::Etcd => "etcd",
+            Self::Nats => "nats",
+            Self::NatsOld => "nats-old",
+            Self::Consul => "consul",
+            Self::S3 => "s3",
+            Self::DynamoDb => "dynamodb",
         }
     }
 

@@ -8,6 +8,7 @@ import { request as httpsRequest } from "node:https";
 import { findProgram } from "../../kubernetes/programs.mjs";
 import { Authority } from "../certificates.mjs";
 import { freePorts } from "../launcher.mjs";
+import { bringDeb, unpacked } from "../programs.mjs";
 
 const ROOT = { user: "root", password: "tests" };
 /** May read and write where keys begin with `cluster:`. */
@@ -20,6 +21,9 @@ export const etcd = {
   ports: 2,
   options: ["tls", "mtls", "auth", "cluster"],
   find: (env) => findProgram("etcd", env),
+  // For those who have no Go: Debian's, which is older.
+  brought: () => unpacked("etcd-server", "usr/bin/etcd"),
+  bring: () => bringDeb("etcd-server", "usr/bin/etcd"),
 
   async start({ launcher, program, ports: [port, peerPort], flags, options }) {
     const tls = options.tls || options.mtls;
