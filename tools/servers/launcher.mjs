@@ -67,7 +67,10 @@ export class Launcher {
     const isReady = ready instanceof RegExp ? () => ready.test(this.#log(name)) : ready;
     const end = Date.now() + TIME_TO_START;
     while (!(await isReady())) {
-      if (!this.isRunning(name)) throw new Error(`${name} ended:\n${this.#tail(name)}`);
+      if (!this.isRunning(name)) {
+        const taken = TAKEN.test(this.#log(name));
+        throw Object.assign(new Error(`${name} ended:\n${this.#tail(name)}`), { taken });
+      }
       if (Date.now() > end)
         throw new Error(`${name} is not ready after ${TIME_TO_START} ms:\n${this.#tail(name)}`);
       await sleep(10);
@@ -167,8 +170,9 @@ export class Launcher {
     return this.#log(name).trimEnd().split("\n").slice(-8).join("\n");
   }
 
-  /** Deletes what was made so far. */
-  empty() {
+  /** Ends and deletes what was made so far. */
+  async empty() {
+    await this.#killAll();
     for (const name of readdirSync(this.dir)) rmSync(this.in(name), { recursive: true });
   }
 
@@ -201,7 +205,7 @@ export class Launcher {
       try {
         return await start(await freePorts(count));
       } catch (error) {
-        if (!TAKEN.test(error.message) || tries === 5) throw error;
+        if (!(error.taken || TAKEN.test(error.message)) || tries === 5) throw error;
         await clear();
       }
     }
@@ -266,6 +270,15 @@ export async function freePorts(count) {
   }
   await Promise.all(servers.map((server) => once(server.close(), "close")));
   return ports;
+}
+
+/** Whether it answers with that status: for servers that write nothing down when they are ready. */
+export async function answers(url, status) {
+  // Somebody else may be there, who never answers.
+  const signal = AbortSignal.timeout(1_000);
+  const answer = await fetch(url, { signal }).catch(() => undefined);
+  await answer?.body?.cancel();
+  return answer?.status === status;
 }
 
 function print(value) {

