@@ -20,7 +20,7 @@ import { setup } from "./setup.mjs";
 const ci = !!env.CI;
 const GROUPS = ["rust", "js", "nodes", "pack"];
 /** Files that run on one version of Node.js only: they take their time, and repeat nothing that differs. */
-const SLOW = /^(pack|examples|chaos|losses|stale|rivalry)/;
+const SLOW = /^(pack|examples|chaos|losses|stale|rivalry|testing-stories)/;
 
 const wanted = process.argv.slice(2);
 const unknown = wanted.find((name) => !GROUPS.includes(name));
