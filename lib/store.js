@@ -22,6 +22,18 @@ const SHAPE = "{ get(key), compareAndSet(key, expectedVersion, value), watch?(ke
 
 /** An answer that is none. Its code is for programs. */
 class BadAnswer extends Error {
+  #isOne = true;
+
+  /**
+   * Asks nothing of a value that may do anything when it is asked.
+   *
+   * @param {unknown} value
+   * @returns {value is BadAnswer}
+   */
+  static is(value) {
+    return typeof value === "object" && value !== null && #isOne in value && value.#isOne;
+  }
+
   /**
    * @param {"bad-record" | "bad-answer"} code
    * @param {string} message
@@ -152,10 +164,9 @@ class OwnStores {
       const { version, value } = await this.#ask(store, call);
       this.#raw.storeAnswer(number, version, value);
     } catch (error) {
-      const [code, message] =
-        error instanceof BadAnswer
-          ? [error.code, error.message]
-          : ["failed", `${call.function}(${JSON.stringify(call.key)}) failed: ${describe(error)}`];
+      const [code, message] = BadAnswer.is(error)
+        ? [error.code, error.message]
+        : ["failed", `${call.function}(${JSON.stringify(call.key)}) failed: ${describe(error)}`];
       this.#raw.storeAnswer(number, undefined, undefined, code, message);
     }
   }

@@ -51,7 +51,7 @@ impl Failure {
     pub const BAD_ANSWER: &str = "bad-answer";
     /// A function threw.
     pub const FAILED: &str = "failed";
-    /// Nobody is there any more to run it.
+    /// Nobody is there any more who could run it: it was not begun.
     pub const GONE: &str = "thread-ended";
 
     /// `code` is one of the words above; another is taken for [`Self::FAILED`].
@@ -72,7 +72,10 @@ impl Failure {
     }
 
     fn of_write(self) -> BackendError {
-        BackendError::ambiguous(self.code, self.message)
+        match self.code {
+            Self::GONE => BackendError::fatal(self.code, self.message),
+            code => BackendError::ambiguous(code, self.message),
+        }
     }
 }
 
@@ -207,7 +210,8 @@ pub fn over(
     let table = Table {
         store,
         limit: options.request_limit,
-        told_of_silence: AtomicBool::new(false),
+        get: Silence::of("get"),
+        set: Silence::of("compareAndSet"),
     };
     Arc::new(Own {
         leases: Observed::new(table, clock),
@@ -360,7 +364,24 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 struct Table {
     store: Arc<dyn LeaseStore>,
     limit: Duration,
-    told_of_silence: AtomicBool,
+    get: Silence,
+    set: Silence,
+}
+
+/// A function, and whether it was told that it does not answer.
+#[derive(Debug)]
+struct Silence {
+    function: &'static str,
+    told: AtomicBool,
+}
+
+impl Silence {
+    const fn of(function: &'static str) -> Self {
+        Self {
+            function,
+            told: AtomicBool::new(false),
+        }
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -379,7 +400,7 @@ impl Records for Table {
 
     async fn read(&self, election: &ElectionName) -> Result<Option<Entry>, BackendError> {
         let key = key(election);
-        let found = self.ask("get", &key, self.store.get(&key)).await;
+        let found = self.ask(&self.get, &key, self.store.get(&key)).await;
         let found = found.map_err(Failure::of_read)?;
         Ok(found.map(|Found { version, value }| Entry {
             version,
@@ -420,7 +441,7 @@ impl Table {
         let key = key(election);
         let text = document.text();
         let set = self.store.compare_and_set(&key, expected, &text);
-        let written = self.ask("compareAndSet", &key, set).await;
+        let written = self.ask(&self.set, &key, set).await;
         match written.map_err(Failure::of_write)? {
             Some(version) if Some(&*version) == expected => {
                 let message = format!(
@@ -435,7 +456,7 @@ impl Table {
 
     async fn ask<T>(
         &self,
-        function: &'static str,
+        function: &Silence,
         key: &str,
         call: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {
@@ -447,7 +468,7 @@ impl Table {
         };
         let answer = call.await;
         std::mem::forget(waiting);
-        self.told_of_silence.store(false, Ordering::Relaxed);
+        function.told.store(false, Ordering::Relaxed);
         answer
     }
 }
@@ -456,7 +477,7 @@ impl Table {
 /// this says of what.
 struct Waiting<'a> {
     table: &'a Table,
-    function: &'static str,
+    function: &'a Silence,
     key: &'a str,
     since: Instant,
 }
@@ -465,8 +486,7 @@ impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let waited = self.since.elapsed();
         // What is given up earlier is given up for another reason: a stop, a release.
-        if waited < self.table.limit / PATIENCE
-            || self.table.told_of_silence.swap(true, Ordering::Relaxed)
+        if waited < self.table.limit / PATIENCE || self.function.told.swap(true, Ordering::Relaxed)
         {
             return;
         }
@@ -474,7 +494,7 @@ impl Drop for Waiting<'_> {
         tracing::warn!(
             store,
             "{}({:?}) did not settle within {} ms and is not waited for any more; an answer that comes now counts for nothing",
-            self.function,
+            self.function.function,
             self.key,
             waited.as_millis(),
         );

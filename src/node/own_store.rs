@@ -145,7 +145,8 @@ impl JsStore {
         });
         match receiver.await {
             Ok(answer) => answer.map(|found| (guard, found)),
-            Err(_) => Err(gone()),
+            // It was begun, and nobody knows how it ended.
+            Err(_) => Err(Failure::new(Failure::FAILED, gone().message)),
         }
     }
 }
