@@ -101,13 +101,18 @@ class Bridge {
    * @param {object | null} store
    */
   async startCluster(json, source, baseDir, store) {
-    const unuse = store === null ? () => {} : this.#stores.use(store);
-    const { info } = await this.#run((operation) =>
-      this.#raw.startCluster(json, source, baseDir, operation),
-    ).catch((error) => {
-      unuse();
-      throw error;
-    });
+    const endClaim = store === null ? () => {} : this.#stores.use(store);
+    let isKept = false;
+    /** @type {ClusterInfo | undefined} */
+    let info;
+    try {
+      ({ info } = await this.#run((operation) =>
+        this.#raw.startCluster(json, source, baseDir, operation),
+      ));
+      isKept = true;
+    } finally {
+      endClaim(isKept);
+    }
     if (this.#replaced)
       throw new Error("whenleader was loaded anew in this thread: the older one starts nothing");
     if (info === undefined)
@@ -174,7 +179,7 @@ class Bridge {
    */
   openClient(store, { instanceId, limit }) {
     const number = this.#stores.register(store, checkStore(store));
-    const unuse = this.#stores.use(store);
+    const endClaim = this.#stores.use(store);
     const client = this.#raw.openClient(number, instanceId, limit);
     /** @type {import("./client.js").Operations} */
     const operations = {
@@ -189,7 +194,7 @@ class Bridge {
         return { operation, ended };
       },
     };
-    return new Client(this.#raw, operations, client, unuse);
+    return new Client(this.#raw, operations, client, () => endClaim(false));
   }
 
   /** The last leader seen is still told when the election is over; nothing can be asked then. */

@@ -105,6 +105,10 @@ class OwnStores {
   #raw;
   /** Those that a cluster or a client uses. @type {Map<number, LeaseStore>} */
   #used = new Map();
+  /** Those of starts that are under way, and of clients. @type {Map<symbol, number>} */
+  #claims = new Map();
+  /** Those of a cluster. @type {Set<number>} */
+  #kept = new Set();
   /** @type {WeakMap<object, number>} */
   #numbers = new WeakMap();
   #forgotten;
@@ -136,22 +140,36 @@ class OwnStores {
   }
 
   /**
-   * It stays until the native side says that it does not need it any more.
+   * Claims a store: its functions can be called from now on.
    *
    * @param {object} store
-   * @returns {() => void}  takes it back, if this call was the first
+   * @returns {(isKept: boolean) => void}  ends the claim, once; a store that is kept stays until the native
+   *   side says that it needs it no more
    */
   use(store) {
     const number = /** @type {number} */ (this.#numbers.get(store));
-    if (this.#used.has(number)) return () => {};
     this.#used.set(number, /** @type {LeaseStore} */ (store));
-    return () => this.#used.delete(number);
+    const claim = Symbol("claim");
+    this.#claims.set(claim, number);
+    return (isKept) => {
+      this.#claims.delete(claim);
+      if (isKept) this.#kept.add(number);
+      this.#tidy(number);
+    };
+  }
+
+  /** A cluster may be closed while the next one starts on the same store. @param {number} number */
+  #tidy(number) {
+    const isClaimed = [...this.#claims.values()].includes(number);
+    if (!isClaimed && !this.#kept.has(number)) this.#used.delete(number);
   }
 
   /** Never throws. @param {StoreCall} call */
   call(call) {
-    if (call.function === "close") this.#used.delete(call.store);
-    else if (call.function === "unwatch") this.#unwatch(call.number);
+    if (call.function === "close") {
+      this.#kept.delete(call.store);
+      this.#tidy(call.store);
+    } else if (call.function === "unwatch") this.#unwatch(call.number);
     else this.#answer(call);
   }
 
