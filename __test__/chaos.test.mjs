@@ -8,6 +8,7 @@ import { join } from "node:path";
 import { after, before, describe, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
+import { HttpRegistry } from "./support/http-registry.mjs";
 import { TcpProxy } from "./support/proxy.mjs";
 import { judge } from "./support/recorder.mjs";
 import { isMissing, KubernetesServer, Server } from "./support/servers.mjs";
@@ -179,6 +180,11 @@ const STORES = [
       return { type: "KubernetesCluster", config, namespace, leaseName: "chaos" };
     },
   },
+  {
+    name: "a store of the application's own",
+    start: () => HttpRegistry.start(),
+    cluster: (server, port) => ({ httpRegistry: server.urlAt(port) }),
+  },
 ];
 
 function byUrl(server, port) {
@@ -215,12 +221,12 @@ describe("real processes", { concurrency: false }, () => {
   });
   after(() => rmSync(folder, { recursive: true, force: true }));
 
-  for (const { name, kind, start = () => Server.start(kind), cluster } of STORES) {
-    const what = kind ? "the leader, the network and the store" : "the leader";
+  for (const { name, kind, start = kind && (() => Server.start(kind)), cluster } of STORES) {
+    const what = start ? "the leader, the network and the store" : "the leader";
     test(`on ${name}, terms never overlap and tokens only grow, whatever happens to ${what}`, async (t) => {
       if (kind && isMissing(kind, `real processes on ${name}`)) return;
       const logs = mkdtempSync(join(folder, "arena-"));
-      const server = kind && (await start());
+      const server = start && (await start());
       t.after(() => server?.stop());
       const arena = new Arena(logs, async () => {
         if (!server) return cluster(logs);

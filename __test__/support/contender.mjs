@@ -2,6 +2,7 @@
 // it gets from isLeader(), and every callback, with the time before and after, straight into a file: what
 // was written survives kill -9. It decides nothing by itself; the test commands it by messages.
 import { openSync, writeSync } from "node:fs";
+import { httpRegistryStore } from "../../examples/stores/http-registry.mjs";
 import { startCluster, stopCluster, useCluster, whenLeader } from "../../index.js";
 
 const [, , config, file] = process.argv;
@@ -56,6 +57,8 @@ process.on("message", async ({ command, ms }) => {
 });
 process.on("disconnect", () => process.exit());
 
-await startCluster(JSON.parse(config));
+const { httpRegistry, ...cluster } = JSON.parse(config);
+if (httpRegistry) cluster.store = httpRegistryStore(httpRegistry);
+await startCluster(cluster);
 process.send?.({ event: "started" });
 setInterval(ask, 2);
