@@ -51,13 +51,13 @@ struct Client {
 
 static CLIENTS: Mutex<Clients> = Mutex::new(Clients {
     last: 0,
-    clients: None,
+    open: None,
     watches: None,
 });
 
 struct Clients {
     last: u32,
-    clients: Option<HashMap<u32, Client>>,
+    open: Option<HashMap<u32, Client>>,
     /// By the environment and the operation that began it; the drop of the sender ends it.
     watches: Option<HashMap<(usize, u32), oneshot::Sender<()>>>,
 }
@@ -85,7 +85,7 @@ pub fn open_client(store: u32, instance_id: String, limit: f64) -> Result<u32> {
         owner: draw_owner(&instance),
         limit,
     };
-    all.clients.get_or_insert_default().insert(number, client);
+    all.open.get_or_insert_default().insert(number, client);
     Ok(number)
 }
 
@@ -188,7 +188,7 @@ pub fn client_unwatch(env: Env, operation: u32) {
 
 #[napi(catch_unwind)]
 pub fn close_client(client: u32) {
-    if let Some(clients) = &mut lock().clients {
+    if let Some(clients) = &mut lock().open {
         clients.remove(&client);
     }
 }
@@ -216,7 +216,7 @@ where
 
 fn find(client: u32) -> Result<Client> {
     let all = lock();
-    let found = all.clients.as_ref().and_then(|all| all.get(&client));
+    let found = all.open.as_ref().and_then(|all| all.get(&client));
     found
         .cloned()
         .ok_or_else(|| Error::new(CONFIG.to_string(), "the client was closed".to_string()))
