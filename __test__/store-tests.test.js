@@ -130,6 +130,32 @@ const WRONG = {
       }
     },
   },
+  "has a record for every key": {
+    caught: "a key without a record is told as none",
+    says: /found a record that nobody wrote/,
+    Kind: class extends Store {
+      async get(key) {
+        const none = { version: "none", instanceId: null, nonce: "", token: 0, leaseDuration: 0 };
+        return (await super.get(key)) ?? none;
+      }
+    },
+  },
+  "does not find the record by a version that it answered itself": {
+    caught: "the version that a write answered is the condition of the next, many times over",
+    says: /answered false although that is the version of the record/,
+    Kind: class extends Store {
+      #written = 0;
+
+      async compareAndSet(...args) {
+        this.#written += 1;
+        return this.#written < 25 && super.compareAndSet(...args);
+      }
+    },
+    but: [
+      "what comes back is what was written, exactly",
+      "of many racing changes of one version exactly one wins",
+    ],
+  },
   "looks, and then writes": {
     caught: "of many racing creations exactly one wins",
     says: /of 8 racing creations 8 were answered as written: .*INSERT/,
