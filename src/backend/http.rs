@@ -10,6 +10,7 @@
 
 use std::error::Error;
 use std::fmt;
+use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -66,7 +67,7 @@ pub(super) enum Why {
     Unreachable,
     /// The two sides do not trust each other, or a certificate's file is not what it should be.
     Distrust,
-    /// The other side speaks no TLS, or nothing else.
+    /// Nothing was sent: perhaps the other side speaks no TLS.
     OtherProtocol,
     /// It may have been done.
     Halfway,
@@ -111,7 +112,7 @@ impl Http {
         let servers = hosts.iter().map(|host| {
             let base = format!("{scheme}://{}", host.with_port(default_port));
             match reqwest::Url::parse(&base) {
-                Ok(url) if url.path() == "/" && url.username().is_empty() => Ok(Server {
+                Ok(url) if is_nothing_but_a_host(&url) => Ok(Server {
                     base,
                     is_here: is_here(&host.name),
                     slot: Mutex::default(),
@@ -396,6 +397,7 @@ impl Reply {
 }
 
 /// An answer that goes on, line by line.
+#[derive(Debug)]
 pub(super) struct Lines {
     server: String,
     response: Response,
@@ -452,6 +454,10 @@ fn broken(server: &str, error: reqwest::Error) -> Broken {
     };
     let mut next: Option<&(dyn Error + 'static)> = Some(&error);
     while let Some(cause) = next {
+        // It hung up on the first words, which it did not understand.
+        if error.is_connect() && is_early_end(cause) {
+            why = Why::OtherProtocol;
+        }
         match tls_error(cause) {
             Some(rustls::Error::InvalidMessage(_)) => why = Why::OtherProtocol,
             Some(
@@ -472,12 +478,25 @@ fn broken(server: &str, error: reqwest::Error) -> Broken {
     Broken { why, message }
 }
 
+fn is_early_end(error: &(dyn Error + 'static)) -> bool {
+    let Some(error) = error.downcast_ref::<std::io::Error>() else {
+        return false;
+    };
+    let wrapped = || error.get_ref().is_some_and(|inner| is_early_end(inner));
+    error.kind() == ErrorKind::UnexpectedEof || wrapped()
+}
+
 /// It may stand in another one that shows only its causes.
 fn tls_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
     if let Some(wrapped) = error.downcast_ref::<std::io::Error>() {
         return wrapped.get_ref().and_then(|inner| tls_error(inner));
     }
     error.downcast_ref()
+}
+
+fn is_nothing_but_a_host(url: &reqwest::Url) -> bool {
+    let nothing = url.username().is_empty() && url.path() == "/";
+    nothing && url.query().is_none() && url.fragment().is_none()
 }
 
 /// Whether a request to it stays on this machine.
@@ -516,5 +535,217 @@ impl fmt::Debug for Http {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let servers = self.servers.iter().map(|server| &server.base);
         f.debug_list().entries(servers).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::sync::Arc;
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_millis(900);
+
+    /// What a server does when it is asked.
+    #[derive(Clone, Copy)]
+    enum Does {
+        /// Sends this, then hangs up.
+        Say(&'static str),
+        HangUp,
+        Nothing,
+        /// A good answer whose body has no end.
+        Flood,
+    }
+
+    /// A server on this machine, and how often it was asked.
+    async fn server(does: Does) -> (Host, Arc<AtomicUsize>) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let host = Host {
+            name: "127.0.0.1".into(),
+            port: Some(listener.local_addr().unwrap().port()),
+        };
+        let asked = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&asked);
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                tokio::spawn(serve(client, does, Arc::clone(&count)));
+            }
+        });
+        (host, asked)
+    }
+
+    async fn serve(mut client: TcpStream, does: Does, asked: Arc<AtomicUsize>) -> Option<()> {
+        let mut request = Vec::new();
+        while !request.ends_with(b"?") {
+            client
+                .read_buf(&mut request)
+                .await
+                .ok()
+                .filter(|length| *length > 0)?;
+        }
+        asked.fetch_add(1, Ordering::Relaxed);
+        match does {
+            Does::Say(text) => client.write_all(text.as_bytes()).await.ok()?,
+            Does::HangUp => {}
+            Does::Nothing => std::future::pending().await,
+            Does::Flood => {
+                let head = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n";
+                client.write_all(head).await.ok()?;
+                while client.write_all(&[b'x'; 8192]).await.is_ok() {}
+            }
+        }
+        Some(())
+    }
+
+    fn http(hosts: &[Host]) -> Http {
+        let mut options = StoreOptions::new(".");
+        options.request_timeout = LIMIT;
+        Http::new(hosts, 80, None, &options).unwrap()
+    }
+
+    fn asked(repeatable: bool) -> Asked<'static> {
+        Asked {
+            method: Method::POST,
+            path: "/x",
+            headers: HeaderMap::new(),
+            body: b"?".to_vec(),
+            repeatable,
+        }
+    }
+
+    fn times(asked: &AtomicUsize) -> usize {
+        asked.load(Ordering::Relaxed)
+    }
+
+    const GOOD: Does = Does::Say("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    const SORRY: Does = Does::Say("HTTP/1.1 503 x\r\nContent-Length: 5\r\n\r\nsorry");
+
+    #[tokio::test]
+    async fn what_is_not_answered_is_sent_twice_only_if_that_does_no_harm() {
+        for (does, why) in [(Does::HangUp, Why::Halfway), (Does::Nothing, Why::Silence)] {
+            for repeatable in [false, true] {
+                let (host, count) = server(does).await;
+                let broken = http(&[host]).ask(&asked(repeatable), |_| false).await;
+                assert_eq!(broken.expect_err("no answer").why, why);
+                assert_eq!(times(&count), 1 + usize::from(repeatable));
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn servers_that_fail_are_passed_over_and_the_one_that_answers_is_kept() {
+        for does in [Does::HangUp, Does::Nothing, SORRY] {
+            let ((bad, bad_count), (good, good_count)) = (server(does).await, server(GOOD).await);
+            let http = http(&[bad, good]);
+            for _ in 0..3 {
+                let answer = http.ask(&asked(true), |answer| answer.status >= 500).await;
+                let answer = answer.expect("the other one answers");
+                assert_eq!((answer.status, &*answer.body), (200, b"ok".as_slice()));
+            }
+            assert_eq!((times(&bad_count), times(&good_count)), (1, 3));
+        }
+    }
+
+    #[tokio::test]
+    async fn an_answer_tells_whether_the_request_may_have_come_through_before() {
+        let ((bad, _), (good, _)) = (server(Does::HangUp).await, server(GOOD).await);
+        let both = http(&[bad, good.clone()]);
+        let answer = both.ask(&asked(true), |_| false).await;
+        assert!(answer.expect("an answer").asked_before);
+        let answer = both.ask(&asked(true), |_| false).await;
+        assert!(!answer.expect("an answer").asked_before);
+        // Nothing was sent to a server that is not there.
+        let gone = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let port = Some(gone.local_addr().unwrap().port());
+        drop(gone);
+        let name = "127.0.0.1".to_owned();
+        let gone = Host { name, port };
+        let answer = http(&[gone.clone(), good])
+            .ask(&asked(false), |_| false)
+            .await;
+        assert!(!answer.expect("an answer").asked_before);
+        let broken = http(&[gone]).ask(&asked(true), |_| false).await;
+        assert_eq!(broken.expect_err("gone").why, Why::Unreachable);
+    }
+
+    #[tokio::test]
+    async fn of_servers_that_all_fail_an_answer_is_told_rather_than_none() {
+        for order in [[SORRY, Does::HangUp], [Does::HangUp, SORRY]] {
+            let ((one, _), (two, _)) = (server(order[0]).await, server(order[1]).await);
+            let elsewhere = |answer: &Answer| answer.status >= 500;
+            let answer = http(&[one, two]).ask(&asked(true), elsewhere).await;
+            let answer = answer.expect("an answer");
+            assert!(answer.status == 503 && answer.asked_before);
+        }
+    }
+
+    #[tokio::test]
+    async fn no_redirect_is_followed() {
+        let (target, count) = server(GOOD).await;
+        let port = target.port.unwrap();
+        let text = format!(
+            "HTTP/1.1 307 x\r\nLocation: http://127.0.0.1:{port}/\r\nContent-Length: 0\r\n\r\n"
+        );
+        let (host, _) = server(Does::Say(text.leak())).await;
+        let answer = http(&[host]).ask(&asked(true), |_| false).await;
+        assert_eq!(answer.expect("an answer").status, 307);
+        assert_eq!(times(&count), 0);
+    }
+
+    #[tokio::test]
+    async fn an_answer_without_an_end_is_given_up() {
+        let (host, _) = server(Does::Flood).await;
+        let http = http(&[host]);
+        let broken = http.ask(&asked(false), |_| false).await;
+        assert_ne!(broken.expect_err("too much").why, Why::Unreachable);
+        let opened = http.open(&asked(false), |_| false).await.unwrap();
+        let line = opened.expect("a stream").next().await;
+        assert!(line.expect_err("too long").message.contains("bytes"));
+    }
+
+    #[tokio::test]
+    async fn a_stream_is_told_line_by_line_until_it_breaks() {
+        let text = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n\
+                    3\r\none\r\n5\r\n\ntwo\n\r\n2\r\nth\r\n0\r\n\r\n";
+        let (host, _) = server(Does::Say(text)).await;
+        let opened = http(&[host]).open(&asked(true), |_| false).await.unwrap();
+        let mut lines = opened.expect("a stream");
+        for line in ["one", "two"] {
+            assert_eq!(lines.next().await.expect("a line"), line.as_bytes());
+        }
+        let end = lines.next().await.expect_err("half a line");
+        assert!(end.message.contains("ended"), "{}", end.message);
+        let (host, _) = server(SORRY).await;
+        let opened = http(&[host]).open(&asked(true), |_| false).await.unwrap();
+        assert_eq!(opened.err().map(|answer| answer.status), Some(503));
+    }
+
+    #[test]
+    fn no_proxy_stands_before_this_machine() {
+        for (host, here) in [
+            ("localhost", true),
+            ("LOCALHOST", true),
+            ("127.0.0.1", true),
+            ("127.8.8.8", true),
+            ("::1", true),
+            ("10.0.0.1", false),
+            ("localhost.example", false),
+        ] {
+            assert_eq!(is_here(host), here, "{host}");
+        }
+    }
+
+    #[test]
+    fn a_host_that_no_url_can_hold_is_refused() {
+        for name in ["a b", "u@h", "h/x", "h?x", "h#x", "[", ""] {
+            let name = name.to_owned();
+            let hosts = [Host { name, port: None }];
+            let made = Http::new(&hosts, 80, None, &StoreOptions::new("."));
+            assert_eq!(made.expect_err("no host").parameter, "store");
+        }
     }
 }

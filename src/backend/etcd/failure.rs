@@ -139,12 +139,6 @@ const KNOWN: &[Known] = &[
         "store",
         "What was to be read was cleared away",
     ),
-    known(
-        "HTTP request to an HTTPS server",
-        Kind::Fatal,
-        UNSUITABLE,
-        "It speaks TLS: begin the URL with etcds://",
-    ),
 ];
 
 const NO_QUORUM: &str = "More than half of its members must run, reach each other, and write in time to their \
@@ -233,6 +227,9 @@ pub(super) fn no_answer(
             "unreachable",
             format!("{place}: {said}. If it speaks TLS, begin the URL with etcds://"),
         ),
+        Why::OtherProtocol if reached => {
+            BackendError::transient("unreachable", format!("{place}: {said}"))
+        }
         Why::OtherProtocol => BackendError::transient(
             "unreachable",
             format!("{place}: {said}. If it speaks no TLS, begin the URL with etcd://"),
