@@ -388,11 +388,11 @@ impl EtcdStore {
         let token = token.map(Token::number);
         let met = self
             .gateway
-            .write(keys, seen, lease.id, &written, token)
+            .write(keys, seen, lease.id(), &written, token)
             .await?;
         // A request that is sent twice meets itself: nobody else knows of that lease.
         Ok(met.filter(|met| {
-            let own = met.lease.as_ref().filter(|entry| entry.lease == lease.id);
+            let own = met.lease.as_ref().filter(|entry| entry.lease == lease.id());
             own.is_none_or(|entry| entry.value != written.as_bytes())
         }))
     }
@@ -434,15 +434,17 @@ impl EtcdStore {
         let asked = seconds(duration);
         for _ in 0..ROUNDS {
             // Known before it exists: whatever becomes of the request, it can be cleared away.
-            let mut grant = Grant {
+            let lease = Stray {
                 store: self,
                 id: random_id()?,
-                asked,
-                granted: 0,
-                kept: false,
+                gone: false,
             };
-            if let Some(granted) = self.gateway.grant(grant.id, asked).await? {
-                grant.granted = granted;
+            if let Some(granted) = self.gateway.grant(lease.id, asked).await? {
+                let grant = Grant {
+                    lease,
+                    asked,
+                    granted,
+                };
                 self.tell_of_long_leases(&grant);
                 return Ok(grant);
             }
@@ -473,10 +475,18 @@ impl EtcdStore {
     /// Ends leases that nobody needs. Those that cannot be ended now end by themselves.
     async fn clear_away(&self) {
         let strays = std::mem::take(&mut *locked(&self.strays));
-        let ending = strays.into_iter().map(|id| self.gateway.revoke(id));
-        for error in join_all(ending).await.into_iter().filter_map(Result::err) {
-            tracing::debug!(store = %self.describe(), %error, "a lease is left to its end");
-        }
+        let ending = strays.into_iter().map(async |id| {
+            let mut stray = Stray {
+                store: self,
+                id,
+                gone: false,
+            };
+            if let Err(error) = self.gateway.revoke(id).await {
+                tracing::debug!(store = %self.describe(), %error, "a lease is left to its end");
+            }
+            stray.gone = true;
+        });
+        join_all(ending).await;
     }
 
     // ---- what is known here ----
@@ -489,12 +499,11 @@ impl EtcdStore {
             .cloned()
     }
 
-    fn remember(&self, election: &ElectionName, leader: Leader, mut lease: Grant<'_>) {
-        lease.kept = true;
+    fn remember(&self, election: &ElectionName, leader: Leader, lease: Grant<'_>) {
         let term = Term {
             leader,
-            lease: lease.id,
             asked: lease.asked,
+            lease: lease.keep(),
         };
         locked(&self.terms).insert(election.clone(), term);
     }
@@ -549,21 +558,23 @@ impl EtcdStore {
                 format!("{} {what}, so it cannot elect", self.describe()),
             ))
         };
-        let probe =
-            |text: &'static str| self.gateway.write(&keys, &nothing, lease.id, text, Some(1));
+        let probe = |text: &'static str| {
+            self.gateway
+                .write(&keys, &nothing, lease.id(), text, Some(1))
+        };
         if probe("probe")
             .await?
-            .is_some_and(|met| !is_probe(&met, lease.id))
+            .is_some_and(|met| !is_probe(&met, lease.id()))
         {
             return odd("finds keys that nobody wrote");
         }
         match probe("again").await? {
-            Some(met) if is_probe(&met, lease.id) => {}
+            Some(met) if is_probe(&met, lease.id()) => {}
             _ => return odd("does not honour conditional writes"),
         }
         let (kept, seen) = both(
             join(
-                self.gateway.keep_alive(lease.id),
+                self.gateway.keep_alive(lease.id()),
                 self.gateway.read_key(&keys.lease),
             )
             .await,
@@ -571,8 +582,8 @@ impl EtcdStore {
         if kept.seconds.is_none() || seen.entry.is_none() {
             return odd("forgets what was written");
         }
-        self.gateway.time_left(lease.id).await?;
-        let here = Condition::HangsOn(lease.id);
+        self.gateway.time_left(lease.id()).await?;
+        let here = Condition::HangsOn(lease.id());
         self.gateway.delete(&keys.lease, here).await?;
         let Some(token) = self.gateway.read(&keys).await?.token else {
             return odd("forgets what was written");
@@ -590,19 +601,38 @@ const NOBODY: Outcome = Outcome::Other {
     remaining: None,
 };
 
-/// A lease that is not yet a term's. If it never becomes one, it is cleared away.
+/// A lease that nobody needs, unless it is a term's (or is gone) by the end.
 #[derive(Debug)]
-struct Grant<'a> {
+struct Stray<'a> {
     store: &'a EtcdStore,
     id: i64,
-    asked: u64,
-    granted: u64,
-    kept: bool,
+    gone: bool,
 }
 
-impl Drop for Grant<'_> {
+/// A lease that is not yet a term's.
+#[derive(Debug)]
+struct Grant<'a> {
+    lease: Stray<'a>,
+    asked: u64,
+    granted: u64,
+}
+
+impl Grant<'_> {
+    fn id(&self) -> i64 {
+        self.lease.id
+    }
+
+    /// It is a term's now.
+    fn keep(mut self) -> i64 {
+        self.lease.gone = true;
+        self.lease.id
+    }
+}
+
+impl Drop for Stray<'_> {
+    /// Also if whoever asked was given up.
     fn drop(&mut self) {
-        if !self.kept {
+        if !self.gone {
             self.store.stray(self.id);
         }
     }
