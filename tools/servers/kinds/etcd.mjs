@@ -1,6 +1,6 @@
 // etcd, the same program that tests with Kubernetes use. With --tls it takes TLS only, with --mtls it wants a
 // certificate of its clients, too, with --auth it wants users, and with --cluster it has three members: `member2` and
-// `member3` stand beside `server`, in freeze, thaw, kill and restart as `of`, and in what is told as names of ports.
+// `member3` stand beside `server`, in freeze, thaw, kill and restart as `of`, and in what is told as names of URLs.
 
 import { readFileSync } from "node:fs";
 import { request as httpRequest } from "node:http";
@@ -67,7 +67,7 @@ export const etcd = {
       clientKey: launcher.in("client.key"),
     };
     if (options.auth) await turnOnUsers((path, body) => post(url + path, body, certificates));
-    const others = members.slice(1).map(({ name, port }) => [name, port]);
+    const others = members.slice(1).map(({ name, port }) => [name, urlAt(port)]);
     const users = options.auth ? { ...ROOT, odd: ODD } : {};
     return { told: { url, ...certificates, ...users, ...Object.fromEntries(others) } };
   },
