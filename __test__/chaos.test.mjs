@@ -166,6 +166,16 @@ const STORES = [
   { name: "redis", kind: "redis", cluster: byUrl },
   { name: "valkey", kind: "valkey", cluster: byUrl },
   {
+    name: "etcd",
+    kind: "etcd",
+    // It grants nothing shorter.
+    cluster: (server, port) => ({
+      store: server.urlAt(port).replace("http:", "etcd:"),
+      leaseDuration: 2 * LEASE,
+      renewInterval: 2 * RENEW,
+    }),
+  },
+  {
     name: "Kubernetes",
     kind: "kubernetes",
     async start() {
