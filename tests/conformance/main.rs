@@ -14,4 +14,5 @@ mod kubernetes;
 mod kubernetes_faults;
 mod kubernetes_standin;
 mod own;
+mod postgres;
 mod redis;
