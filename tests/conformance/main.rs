@@ -15,4 +15,5 @@ mod kubernetes_faults;
 mod kubernetes_standin;
 mod own;
 mod postgres;
+mod postgres_alone;
 mod redis;
