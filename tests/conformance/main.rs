@@ -16,4 +16,5 @@ mod kubernetes_standin;
 mod own;
 mod postgres;
 mod postgres_alone;
+mod postgres_faults;
 mod redis;
