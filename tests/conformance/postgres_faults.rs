@@ -329,7 +329,7 @@ async fn a_renewal_is_one_round_trip() {
     let election = name("leader");
     let (a, b) = (Client::new(&url, "a").await, store.client("b").await);
     let token = a.win(&election, LONG).await;
-    let timed = async |what: &str, client: &Client, term, times: u32| {
+    let measured = async |what: &str, client: &Client, term, times: u32| {
         let mut all = Vec::new();
         for _ in 0..times {
             let start = Instant::now();
@@ -344,12 +344,12 @@ async fn a_renewal_is_one_round_trip() {
         );
         all[0]
     };
-    timed("renewal on loopback", &a, Some(token), 200).await;
-    timed("denied campaign on loopback", &b, None, 200).await;
+    measured("renewal on loopback", &a, Some(token), 200).await;
+    measured("denied campaign on loopback", &b, None, 200).await;
     let delay = Duration::from_millis(100);
     proxy.set(Trouble::Delay(delay));
     for (what, term) in [("renewal", Some(token)), ("campaign", None)] {
-        let fastest = timed(&format!("{what}, answers 100 ms late"), &a, term, 5).await;
+        let fastest = measured(&format!("{what}, answers 100 ms late"), &a, term, 5).await;
         assert!(fastest < delay * 2, "{what}: {fastest:?}");
     }
     proxy.set(Trouble::None);
