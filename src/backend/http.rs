@@ -6,7 +6,8 @@
 //! does not show it: it is sent once more, to the next server, or to the only one on a connection of its own,
 //! and whichever is answered first counts. A connection whose request was given up is never used again.
 //!
-//! Proxies are found in the environment as other programs do, except for servers on this machine.
+//! Proxies are found in the environment as other programs do, except for servers on this machine or right beside
+//! it.
 
 use std::error::Error;
 use std::fmt;
@@ -46,7 +47,6 @@ pub(super) struct Asked<'a> {
 #[derive(Debug)]
 pub(super) struct Answer {
     pub status: u16,
-    #[allow(dead_code)] // etcd says all in its bodies; others will not.
     pub headers: HeaderMap,
     pub body: Vec<u8>,
     /// Whether the store may have been told before, by a try that was not answered.
@@ -89,7 +89,7 @@ pub(super) struct Http {
 struct Server {
     /// `http://host:port`
     base: String,
-    is_here: bool,
+    is_near: bool,
     slot: Mutex<Slot>,
 }
 
@@ -114,7 +114,7 @@ impl Http {
             match reqwest::Url::parse(&base) {
                 Ok(url) if is_nothing_but_a_host(&url) => Ok(Server {
                     base,
-                    is_here: is_here(&host.name),
+                    is_near: is_near(&host.name),
                     slot: Mutex::default(),
                 }),
                 _ => Err(BadStore::url(format!(
@@ -309,7 +309,7 @@ impl Server {
             .retry(retry::never())
             .connect_timeout(http.connect_timeout)
             .user_agent(concat!("whenleader/", env!("CARGO_PKG_VERSION")));
-        if self.is_here {
+        if self.is_near {
             builder = builder.no_proxy();
         }
         builder.build().map_err(|error| chain(&error))
@@ -499,10 +499,16 @@ fn is_nothing_but_a_host(url: &reqwest::Url) -> bool {
     nothing && url.query().is_none() && url.fragment().is_none()
 }
 
-/// Whether a request to it stays on this machine.
-fn is_here(host: &str) -> bool {
-    let address = host.parse::<IpAddr>();
-    host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
+/// Whether a request to it stays on this machine, or goes to what clouds put beside each one.
+pub(super) fn is_near(host: &str) -> bool {
+    match host.parse() {
+        Ok(IpAddr::V4(address)) => address.is_loopback() || address.is_link_local(),
+        Ok(IpAddr::V6(address)) => {
+            let is_of_aws = address.segments()[..2] == [0xfd00, 0x0ec2];
+            address.is_loopback() || address.is_unicast_link_local() || is_of_aws
+        }
+        Err(_) => host.eq_ignore_ascii_case("localhost"),
+    }
 }
 
 /// An error and its causes, without what they repeat.
@@ -725,17 +731,20 @@ mod tests {
     }
 
     #[test]
-    fn no_proxy_stands_before_this_machine() {
-        for (host, here) in [
+    fn no_proxy_stands_before_this_machine_or_what_is_beside_it() {
+        for (host, near) in [
             ("localhost", true),
             ("LOCALHOST", true),
             ("127.0.0.1", true),
             ("127.8.8.8", true),
             ("::1", true),
+            ("169.254.169.254", true),
+            ("fd00:ec2::23", true),
+            ("fd00::1", false),
             ("10.0.0.1", false),
             ("localhost.example", false),
         ] {
-            assert_eq!(is_here(host), here, "{host}");
+            assert_eq!(is_near(host), near, "{host}");
         }
     }
 
