@@ -6,13 +6,13 @@
 //!
 //! Adding a store: one module here, and one row in `STORES`.
 
+mod aws;
 pub mod etcd;
 pub mod file;
 mod http;
 pub mod kubernetes;
 mod observed;
 pub mod own;
-pub mod postgres;
 pub mod redis;
 mod tls;
 mod url;
@@ -64,9 +64,14 @@ const STORES: &[Store] = &[
         open: etcd::open,
     },
     Store {
-        schemes: &["postgres", "postgresql", "socket"],
-        example: "postgres://<user>:<password>@<host>[:<port>]/<database>",
-        open: postgres::open,
+        schemes: &["s3"],
+        example: "s3://<bucket>",
+        open: aws::s3::open,
+    },
+    Store {
+        schemes: &["dynamodb"],
+        example: "dynamodb://<table>",
+        open: aws::dynamodb::open,
     },
 ];
 
@@ -76,12 +81,12 @@ const ABSENT: &[&str] = &[
     "rediss-sentinel",
     "redis+sentinel",
     "redis-cluster",
+    "postgres",
+    "postgresql",
     "mysql",
     "mariadb",
     "consul",
     "nats",
-    "s3",
-    "dynamodb",
     "mongodb",
     "mongodb+srv",
 ];
@@ -199,8 +204,20 @@ fn masked_credentials(credentials: &str) -> String {
 /// `text` is nothing, or begins with `?` or `#`. Shows what is known to be no secret.
 fn masked_parameters(text: &str) -> String {
     const HARMLESS: &[&str] = &[
-        "prefix", "db", "user", "ca", "cert", "key", "force", "sslmode", "table", "bucket",
+        "prefix",
+        "db",
+        "user",
+        "ca",
+        "cert",
+        "key",
+        "force",
+        "sslmode",
+        "table",
+        "bucket",
         "region",
+        "endpoint",
+        "path_style",
+        "create",
     ];
     const SECRET: &[&str] = &["pass", "password"];
     let Some(parameters) = text.strip_prefix('?') else {
@@ -449,14 +466,14 @@ mod tests {
             "//h:6379/2",
             "/run/redis.sock",
             "htp://x",
-            "mongodb://h/db",
+            "postgres://h/db",
         ] {
             let bad = refused(url);
             assert_eq!(bad.parameter, "store");
             assert!(bad.rule.contains("file:<directory>"), "{url}: {}", bad.rule);
             assert!(bad.rule.contains("redis://"), "{url}: {}", bad.rule);
         }
-        assert!(refused("mongodb://h/db").rule.contains("this version"));
+        assert!(refused("postgres://h/db").rule.contains("this version"));
     }
 
     #[test]
