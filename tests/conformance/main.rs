@@ -8,13 +8,11 @@ mod support;
 
 mod suite;
 
+mod aws;
 mod etcd;
 mod file;
 mod kubernetes;
 mod kubernetes_faults;
 mod kubernetes_standin;
 mod own;
-mod postgres;
-mod postgres_alone;
-mod postgres_faults;
 mod redis;
