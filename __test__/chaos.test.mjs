@@ -165,6 +165,15 @@ const STORES = [
   { name: "the embedded store", cluster: (folder) => ({ store: `file:${join(folder, "store")}` }) },
   { name: "redis", kind: "redis", cluster: byUrl },
   { name: "valkey", kind: "valkey", cluster: byUrl },
+  { name: "S3", kind: "s3", cluster: (server, port) => onAws("s3", server, server.bucket, port) },
+  {
+    name: "DynamoDB",
+    kind: "dynamodb",
+    cluster(server, port) {
+      const { store } = onAws("dynamodb", server, "chaos", port);
+      return { store: `${store}&create=true` };
+    },
+  },
   {
     name: "etcd",
     kind: "etcd",
@@ -199,6 +208,12 @@ const STORES = [
 
 function byUrl(server, port) {
   return { store: server.urlAt(port) };
+}
+
+function onAws(scheme, { accessKey, secretKey, region }, place, port) {
+  const keys = `${encodeURIComponent(accessKey)}:${encodeURIComponent(secretKey)}`;
+  const endpoint = `http://127.0.0.1:${port}`;
+  return { store: `${scheme}://${keys}@${place}?region=${region}&endpoint=${endpoint}` };
 }
 
 async function play(arena, faults) {
