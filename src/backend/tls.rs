@@ -28,10 +28,8 @@ pub(super) enum Verify {
     #[default]
     Full,
     /// A trusted certificate, for whatever name.
-    #[allow(dead_code)] // Those of databases, whose URLs can say so.
     Chain,
     /// Anything: whoever listens is believed.
-    #[allow(dead_code)]
     Nothing,
 }
 
