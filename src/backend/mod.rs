@@ -13,6 +13,7 @@ mod http;
 pub mod kubernetes;
 mod observed;
 pub mod own;
+pub mod postgres;
 pub mod redis;
 mod tls;
 mod url;
@@ -64,6 +65,11 @@ const STORES: &[Store] = &[
         open: etcd::open,
     },
     Store {
+        schemes: &["postgres", "postgresql", "socket"],
+        example: "postgres://<user>:<password>@<host>[:<port>]/<database>",
+        open: postgres::open,
+    },
+    Store {
         schemes: &["s3"],
         example: "s3://<bucket>",
         open: aws::s3::open,
@@ -81,8 +87,6 @@ const ABSENT: &[&str] = &[
     "rediss-sentinel",
     "redis+sentinel",
     "redis-cluster",
-    "postgres",
-    "postgresql",
     "mysql",
     "mariadb",
     "consul",
@@ -466,14 +470,14 @@ mod tests {
             "//h:6379/2",
             "/run/redis.sock",
             "htp://x",
-            "postgres://h/db",
+            "mongodb://h/db",
         ] {
             let bad = refused(url);
             assert_eq!(bad.parameter, "store");
             assert!(bad.rule.contains("file:<directory>"), "{url}: {}", bad.rule);
             assert!(bad.rule.contains("redis://"), "{url}: {}", bad.rule);
         }
-        assert!(refused("postgres://h/db").rule.contains("this version"));
+        assert!(refused("mongodb://h/db").rule.contains("this version"));
     }
 
     #[test]

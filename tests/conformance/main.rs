@@ -15,4 +15,7 @@ mod kubernetes;
 mod kubernetes_faults;
 mod kubernetes_standin;
 mod own;
+mod postgres;
+mod postgres_alone;
+mod postgres_faults;
 mod redis;

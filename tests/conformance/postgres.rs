@@ -1,0 +1,170 @@
+//! PostgreSQL, directly and behind a pooler.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::sync::OnceCell;
+use tokio_postgres::{NoTls, SimpleQueryMessage};
+use whenleader::backend::Backend;
+use whenleader::lease::ElectionName;
+
+use crate::suite::{Fixture, open};
+use crate::support::{Kind, Server};
+
+/// Somebody at a prompt: a connection of the test's own.
+pub struct Prompt(tokio_postgres::Client);
+
+impl Prompt {
+    pub async fn at(url: &str) -> Self {
+        let connected = tokio_postgres::connect(url, NoTls).await;
+        let (client, connection) = connected.expect("the server lets us in");
+        tokio::spawn(connection);
+        Self(client)
+    }
+
+    pub async fn run(&self, statements: &str) -> Vec<Vec<Option<String>>> {
+        let done = self.try_run(statements).await;
+        done.unwrap_or_else(|error| panic!("{statements}: {error:?}"))
+    }
+
+    pub async fn try_run(
+        &self,
+        statements: &str,
+    ) -> Result<Vec<Vec<Option<String>>>, tokio_postgres::Error> {
+        let messages = self.0.simple_query(statements).await?;
+        let rows = messages.into_iter().filter_map(|message| match message {
+            SimpleQueryMessage::Row(row) => {
+                let cells = (0..row.len()).map(|at| row.get(at).map(str::to_owned));
+                Some(cells.collect())
+            }
+            _ => None,
+        });
+        Ok(rows.collect())
+    }
+
+    /// The only cell of the only row.
+    pub async fn ask(&self, question: &str) -> Option<String> {
+        self.run(question).await.pop()?.pop()?
+    }
+}
+
+/// A schema of its own in the database that tests share.
+pub struct Fresh<const POOLED: bool> {
+    pub server: &'static Server,
+    pub schema: String,
+    pub prompt: Prompt,
+    url: String,
+}
+
+impl<const POOLED: bool> Fresh<POOLED> {
+    pub fn url(&self) -> String {
+        with_schema(&self.url, &self.schema)
+    }
+
+    /// Its table, in SQL.
+    pub fn table(&self) -> String {
+        format!("{}.whenleader_leases", self.schema)
+    }
+}
+
+pub fn with_schema(url: &str, schema: &str) -> String {
+    let sign = if url.contains('?') { '&' } else { '?' };
+    format!("{url}{sign}table={schema}.whenleader_leases")
+}
+
+pub fn literal(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
+}
+
+pub fn number() -> u64 {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    COUNT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// The URL of the one PgBouncer of all tests.
+pub async fn pooled(server: &Server) -> &'static str {
+    static URL: OnceCell<String> = OnceCell::const_new();
+    URL.get_or_init(async || {
+        let told = server.ask(serde_json::json!({ "do": "pgbouncer" })).await;
+        told["url"].as_str().expect("it tells its URL").to_owned()
+    })
+    .await
+}
+
+impl<const POOLED: bool> Fixture for Fresh<POOLED> {
+    const RUBBISH_EXPIRES: bool = false;
+
+    async fn start(test: &str) -> Option<Self> {
+        let server = Server::shared(test, Kind::Postgres)?;
+        let url = if POOLED {
+            pooled(server).await
+        } else {
+            server.url()
+        };
+        let schema = format!("s{}", number());
+        let prompt = Prompt::at(server.url()).await;
+        prompt.run(&format!("CREATE SCHEMA {schema}")).await;
+        Some(Self {
+            server,
+            schema,
+            prompt,
+            url: url.to_owned(),
+        })
+    }
+
+    fn open(&self) -> Arc<dyn Backend> {
+        open(&self.url())
+    }
+
+    /// Columns have types, so of all rubbish only some is possible.
+    async fn spoil(&self, election: &ElectionName, rubbish: &[u8]) {
+        let text = String::from_utf8_lossy(rubbish).replace('\0', "");
+        let mut statement = format!("UPDATE {} SET ", self.table());
+        let _ = match number() % 4 {
+            0 => write!(statement, "token = -7, instance = {}", literal(&text)),
+            1 => write!(statement, "instance = '', nonce = 0"),
+            2 => write!(statement, "token = 9007199254740992"),
+            _ => write!(statement, "instance = E'a\\nb' || {}", literal(&text)),
+        };
+        let _ = write!(
+            statement,
+            " WHERE election = {}",
+            literal(election.as_str())
+        );
+        self.prompt.run(&statement).await;
+    }
+
+    async fn forget(&self, election: &ElectionName) {
+        let election = literal(election.as_str());
+        let statement = format!("DELETE FROM {} WHERE election = {election}", self.table());
+        self.prompt.run(&statement).await;
+    }
+}
+
+mod directly {
+    crate::conformance!(super::Fresh<false>);
+}
+
+mod behind_a_pooler {
+    // All but what a watch hears.
+    crate::conformance!(super::Fresh<true>;
+        a_free_lease_is_acquired_for_its_whole_duration,
+        a_held_lease_is_denied_and_the_answer_tells_by_whom_and_for_how_long,
+        a_renewal_keeps_its_token_and_extends_the_lease,
+        a_lease_that_is_not_renewed_is_taken_over_under_a_larger_token,
+        a_renewed_lease_is_not_taken_over,
+        a_released_lease_is_free_at_once_and_its_token_is_never_used_again,
+        a_late_renewal_of_an_old_term_changes_nothing,
+        a_late_release_of_an_old_term_changes_nothing,
+        two_instances_with_one_id_are_two,
+        a_process_that_was_started_again_under_its_id_waits_like_a_stranger,
+        a_candidate_that_meets_itself_begins_a_new_term,
+        the_duration_that_counts_is_the_one_in_the_record,
+        eight_racing_clients_never_overlap_and_no_token_is_granted_twice,
+        elections_with_odd_names_do_not_touch_each_other,
+        a_deleted_record_ends_the_term_and_tokens_go_on_growing,
+        rubbish_in_place_of_the_record_is_never_leadership,
+        peeking_tells_the_leader_and_takes_no_part,
+    );
+}
