@@ -244,6 +244,15 @@ macro_rules! conformance {
         )*
     };
     ($fixture:ty) => {
+        $crate::conformance!($fixture, without a watch);
+        $crate::conformance!($fixture;
+            a_watch_hears_a_release,
+            a_watch_hears_renewals_and_new_terms,
+            several_watches_on_one_election_all_hear,
+            a_watcher_that_listens_late_hears_the_release_all_the_same,
+        );
+    };
+    ($fixture:ty, without a watch) => {
         $crate::conformance!($fixture;
             a_free_lease_is_acquired_for_its_whole_duration,
             a_held_lease_is_denied_and_the_answer_tells_by_whom_and_for_how_long,
@@ -261,10 +270,6 @@ macro_rules! conformance {
             elections_with_odd_names_do_not_touch_each_other,
             a_deleted_record_ends_the_term_and_tokens_go_on_growing,
             rubbish_in_place_of_the_record_is_never_leadership,
-            a_watch_hears_a_release,
-            a_watch_hears_renewals_and_new_terms,
-            several_watches_on_one_election_all_hear,
-            a_watcher_that_listens_late_hears_the_release_all_the_same,
             peeking_tells_the_leader_and_takes_no_part,
         );
     };
