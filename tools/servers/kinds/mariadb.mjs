@@ -46,6 +46,8 @@ export const mariadb = {
     mkdirSync(data);
     const common = [
       ...[program, "--no-defaults", `--datadir=${data}`, "--skip-log-bin"],
+      // Several that start at once would take each other's temporary tables away.
+      `--tmpdir=${launcher.dir}`,
       ...["--innodb-log-file-size=8M", "--innodb-buffer-pool-size=16M"],
       ...(process.getuid?.() === 0 ? ["--user=root"] : []),
     ];
