@@ -11,6 +11,7 @@ pub mod etcd;
 pub mod file;
 mod http;
 pub mod kubernetes;
+pub mod mysql;
 mod observed;
 pub mod own;
 pub mod postgres;
@@ -70,6 +71,11 @@ const STORES: &[Store] = &[
         open: postgres::open,
     },
     Store {
+        schemes: &["mysql", "mariadb"],
+        example: "mysql://<user>:<password>@<host>[:<port>]/<database>",
+        open: mysql::open,
+    },
+    Store {
         schemes: &["s3"],
         example: "s3://<bucket>",
         open: aws::s3::open,
@@ -87,8 +93,6 @@ const ABSENT: &[&str] = &[
     "rediss-sentinel",
     "redis+sentinel",
     "redis-cluster",
-    "mysql",
-    "mariadb",
     "consul",
     "nats",
     "mongodb",
@@ -216,6 +220,8 @@ fn masked_parameters(text: &str) -> String {
         "key",
         "force",
         "sslmode",
+        "ssl-mode",
+        "socket",
         "table",
         "bucket",
         "region",

@@ -14,6 +14,7 @@ mod file;
 mod kubernetes;
 mod kubernetes_faults;
 mod kubernetes_standin;
+mod mysql;
 mod own;
 mod postgres;
 mod postgres_alone;
