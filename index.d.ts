@@ -258,8 +258,9 @@ export interface StoreClusterConfig extends CommonConfig {
 
   /**
    * The store: `file:<directory>`, a URL such as `redis://:${REDIS_PASSWORD}@redis.internal:6379`,
-   * `postgres://app:${PGPASSWORD}@db.internal/shop`, `etcd://etcd-1:2379,etcd-2:2379`, `s3://my-bucket/leases` or
-   * `dynamodb://my-table`, or, given to {@link startCluster}, a store of your own.
+   * `postgres://app:${PGPASSWORD}@db.internal/shop`, `mysql://app:${DB_PASSWORD}@db.internal/shop`,
+   * `etcd://etcd-1:2379,etcd-2:2379`, `s3://my-bucket/leases` or `dynamodb://my-table`, or, given to
+   * {@link startCluster}, a store of your own.
    *
    * @default "file:.whenleader" beside the configuration file
    */
