@@ -132,8 +132,9 @@ async fn serve(stream: TcpStream, handler: &Handler, kept: &Mutex<Vec<Asked>>) -
             write!(head, "content-length: {}\r\n", reply.body.len()).unwrap();
         }
         head.push_str("\r\n");
-        stream.write_all(head.as_bytes()).await.ok()?;
-        stream.write_all(&reply.body).await.ok()?;
+        // At once: a second part would wait for the first one to be acknowledged.
+        let whole = [head.as_bytes(), &reply.body].concat();
+        stream.write_all(&whole).await.ok()?;
         stream.flush().await.ok()?;
     }
 }
