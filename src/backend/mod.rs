@@ -228,6 +228,17 @@ fn masked_parameters(text: &str) -> String {
         "endpoint",
         "path_style",
         "create",
+        "host",
+        "port",
+        "dbname",
+        "schema",
+        "sslrootcert",
+        "sslcert",
+        "sslkey",
+        "target_session_attrs",
+        "channel_binding",
+        "application_name",
+        "connect_timeout",
     ];
     const SECRET: &[&str] = &["pass", "password"];
     let Some(parameters) = text.strip_prefix('?') else {
@@ -530,6 +541,10 @@ mod tests {
                 "postgres://u:***@a:1,[::1]:2/db?sslmode=prefer",
             ),
             ("postgres://a:1,b,c:3/db", "postgres://a:1,b,c:3/db"),
+            (
+                "postgres:///db?host=/run/pg&port=5433&password=hunter2&sslmode=disable",
+                "postgres:///db?host=/run/pg&port=5433&password=***&***",
+            ),
             ("postgres://u:1,hunter2:x", "postgres://u:***"),
             ("file:/tmp/x", "file:/tmp/x"),
             ("file:data/a@b:c?force", "file:data/a@b:c?force"),
