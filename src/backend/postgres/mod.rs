@@ -64,6 +64,12 @@ pub(super) fn open(
     options: &StoreOptions,
     _clock: Arc<dyn Clock>,
 ) -> Result<Arc<dyn Backend>, BadStore> {
+    if options.min_replicas.is_some() {
+        return Err(BadStore {
+            parameter: "minReplicas",
+            rule: "be left out with PostgreSQL: its synchronous_standby_names says who must have a write".into(),
+        });
+    }
     let address = Address::parse(url, &options.base_dir)?;
     let link = Arc::new(Link::new(
         address,
