@@ -174,6 +174,7 @@ const STORES = [
       return { store: `${store}&create=true` };
     },
   },
+  { name: "PostgreSQL", kind: "postgres", cluster: byUrl },
   {
     name: "etcd",
     kind: "etcd",
