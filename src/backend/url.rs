@@ -104,7 +104,6 @@ impl StoreUrl {
     }
 
     /// `host:port` of each, as it may be shown.
-    #[allow(dead_code)] // The next store shows them so.
     pub fn shown_hosts(&self, default_port: u16) -> String {
         let shown: Vec<_> = self
             .hosts
