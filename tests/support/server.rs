@@ -113,6 +113,13 @@ impl Server {
             .unwrap_or_else(|| panic!("{pointer} is not in {}", self.told))
     }
 
+    /// The port of another member, such as `/member2`.
+    pub fn port_of(&self, pointer: &str) -> u16 {
+        let port = self.told.pointer(pointer).and_then(Value::as_u64);
+        let port = port.unwrap_or_else(|| panic!("{pointer} is not in {}", self.told));
+        port.try_into().unwrap()
+    }
+
     /// It takes connections, and answers nothing.
     pub async fn freeze(&self) {
         self.ask(json!({ "do": "freeze" })).await;

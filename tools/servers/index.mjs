@@ -8,7 +8,10 @@ import { findServer, KINDS, variableOf, whyMissing } from "./kinds/index.mjs";
 import { aptInstall, mayInstall, must } from "./programs.mjs";
 
 /** Those that tests use today: what else is in kinds/ is brought as soon as it is named here. */
-const USED = ["redis", "valkey", "postgres", "pgbouncer", "mariadb", "etcd", "s3", "dynamodb"];
+const USED = [
+  ...["redis", "valkey", "postgres", "pgbouncer", "mariadb", "etcd", "s3", "dynamodb"],
+  ...["nats", "nats-old", "consul"],
+];
 
 /** Sets the variables by which tests find the servers. Returns a line for each one that is missing. */
 export async function servers(kinds = USED) {
