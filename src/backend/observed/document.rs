@@ -82,6 +82,11 @@ impl Document {
         }
     }
 
+    /// Of this writing, and of no other.
+    pub fn word(&self) -> &str {
+        &self.word
+    }
+
     /// As it is stored.
     pub fn text(&self) -> String {
         let leader = self
