@@ -12,6 +12,7 @@ pub mod file;
 mod http;
 pub mod kubernetes;
 pub mod mysql;
+pub mod nats;
 mod observed;
 pub mod own;
 pub mod postgres;
@@ -85,6 +86,11 @@ const STORES: &[Store] = &[
         example: "dynamodb://<table>",
         open: aws::dynamodb::open,
     },
+    Store {
+        schemes: &["nats", "tls"],
+        example: "nats://[<user>:<password>@]<host>[:<port>]",
+        open: nats::open,
+    },
 ];
 
 /// Stores that people ask for by these schemes, and that this version does not have.
@@ -94,7 +100,6 @@ const ABSENT: &[&str] = &[
     "redis+sentinel",
     "redis-cluster",
     "consul",
-    "nats",
     "mongodb",
     "mongodb+srv",
 ];
@@ -239,6 +244,13 @@ fn masked_parameters(text: &str) -> String {
         "channel_binding",
         "application_name",
         "connect_timeout",
+        "replicas",
+        "inbox",
+        "creds",
+        "nkey",
+        "tlsFirst",
+        "dc",
+        "token_file",
     ];
     const SECRET: &[&str] = &["pass", "password"];
     let Some(parameters) = text.strip_prefix('?') else {

@@ -15,6 +15,7 @@ mod kubernetes;
 mod kubernetes_faults;
 mod kubernetes_standin;
 mod mysql;
+mod nats;
 mod own;
 mod postgres;
 mod postgres_alone;
