@@ -7,6 +7,7 @@
 //! Adding a store: one module here, and one row in `STORES`.
 
 mod aws;
+pub mod consul;
 pub mod etcd;
 pub mod file;
 mod http;
@@ -91,6 +92,11 @@ const STORES: &[Store] = &[
         example: "nats://[<user>:<password>@]<host>[:<port>]",
         open: nats::open,
     },
+    Store {
+        schemes: &["consul", "consuls"],
+        example: "consul://[:<token>@]<host>[:<port>]",
+        open: consul::open,
+    },
 ];
 
 /// Stores that people ask for by these schemes, and that this version does not have.
@@ -99,7 +105,6 @@ const ABSENT: &[&str] = &[
     "rediss-sentinel",
     "redis+sentinel",
     "redis-cluster",
-    "consul",
     "mongodb",
     "mongodb+srv",
 ];

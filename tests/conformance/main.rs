@@ -9,6 +9,7 @@ mod support;
 mod suite;
 
 mod aws;
+mod consul;
 mod etcd;
 mod file;
 mod kubernetes;
