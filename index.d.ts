@@ -259,8 +259,8 @@ export interface StoreClusterConfig extends CommonConfig {
   /**
    * The store: `file:<directory>`, a URL such as `redis://:${REDIS_PASSWORD}@redis.internal:6379`,
    * `postgres://app:${PGPASSWORD}@db.internal/shop`, `mysql://app:${DB_PASSWORD}@db.internal/shop`,
-   * `etcd://etcd-1:2379,etcd-2:2379`, `s3://my-bucket/leases` or `dynamodb://my-table`, or, given to
-   * {@link startCluster}, a store of your own.
+   * `etcd://etcd-1:2379,etcd-2:2379`, `nats://nats-1:4222`, `consul://127.0.0.1:8500`, `s3://my-bucket/leases` or
+   * `dynamodb://my-table`, or, given to {@link startCluster}, a store of your own.
    *
    * @default "file:.whenleader" beside the configuration file
    */
