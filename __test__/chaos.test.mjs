@@ -185,6 +185,13 @@ const STORES = [
       renewInterval: 2 * RENEW,
     }),
   },
+  { name: "NATS", kind: "nats", cluster: byUrl },
+  { name: "an old NATS", kind: "nats-old", cluster: byUrl },
+  {
+    name: "Consul",
+    kind: "consul",
+    cluster: (server, port) => ({ store: server.urlAt(port).replace("http:", "consul:") }),
+  },
   {
     name: "Kubernetes",
     kind: "kubernetes",
