@@ -165,6 +165,7 @@ const STORES = [
   { name: "the embedded store", cluster: (folder) => ({ store: `file:${join(folder, "store")}` }) },
   { name: "redis", kind: "redis", cluster: byUrl },
   { name: "valkey", kind: "valkey", cluster: byUrl },
+  { name: "MariaDB", kind: "mariadb", cluster: byUrl },
   { name: "S3", kind: "s3", cluster: (server, port) => onAws("s3", server, server.bucket, port) },
   {
     name: "DynamoDB",

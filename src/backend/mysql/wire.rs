@@ -112,7 +112,7 @@ pub(super) struct Connection {
 }
 
 /// What the server says first.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 struct Greeting {
     version: String,
     nonce: Vec<u8>,
@@ -588,4 +588,295 @@ fn field(text: &mut &[u8]) -> Result<Option<Vec<u8>>, Trouble> {
         .ok_or(Trouble::Nonsense("half a row"))?;
     *text = rest;
     Ok(Some(field.to_vec()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::url::Host;
+    use tokio::net::TcpListener;
+
+    const NONCE: &[u8; 20] = b"abcdefghijklmnopqrst";
+    const FINE: &[u8] = &[0, 0, 0, 2, 0, 0, 0];
+    const SHA2: &str = "caching_sha2_password";
+    /// Of a key that nobody has any more.
+    const PUBLIC_KEY: &str = "-----BEGIN PUBLIC KEY-----\n\
+        MIGfMA0GCSqGSIb3DQEBAQUAA4GNADCBiQKBgQDNECAXbpeUDATSrf22n4gpn3zd\n\
+        2ss9WsAFfFaRqRwH+/y2A++/GYrxxHyOzU6BrA/4ON9wSfm9BzZh3RVztKkEyoh1\n\
+        jFGGS+HgpEBzVtFoqkl+O4krZ274MyAMzK34yQ2ocQZkydBpA2QLVoZ9dMA07nGB\n\
+        xi7Lb8xed+j/ZpULSQIDAQAB\n\
+        -----END PUBLIC KEY-----\n";
+
+    /// MySQL's part of a conversation, word by word, since no MySQL is at hand.
+    struct Server(TcpStream, u8);
+
+    impl Server {
+        async fn accept(listener: &TcpListener, plugin: &str) -> Self {
+            let mut server = Self(listener.accept().await.unwrap().0, 0);
+            server.say(&greeting_of(plugin)).await;
+            server
+        }
+
+        async fn say(&mut self, payload: &[u8]) {
+            let length = u32::try_from(payload.len()).unwrap().to_le_bytes();
+            let header = [length[0], length[1], length[2], self.1];
+            let packet = [&header[..], payload].concat();
+            self.0.write_all(&packet).await.unwrap();
+            self.1 = self.1.wrapping_add(1);
+        }
+
+        async fn hear(&mut self) -> Vec<u8> {
+            let mut header = [0; 4];
+            self.0.read_exact(&mut header).await.unwrap();
+            assert_eq!(header[2], 0, "no packet is that long");
+            let mut payload = vec![0; usize::from(u16::from_le_bytes([header[0], header[1]]))];
+            self.0.read_exact(&mut payload).await.unwrap();
+            self.1 = header[3].wrapping_add(1);
+            payload
+        }
+    }
+
+    fn greeting_of(plugin: &str) -> Vec<u8> {
+        let flags = can::WANTED.to_le_bytes();
+        let mut text = b"\x0a8.4.0\0\x07\0\0\0".to_vec();
+        text.extend_from_slice(&NONCE[..8]);
+        text.extend_from_slice(&[0, flags[0], flags[1], 255, 2, 0, flags[2], flags[3], 21]);
+        text.extend_from_slice(&[0; 10]);
+        text.extend_from_slice(&NONCE[8..]);
+        text.push(0);
+        text.extend_from_slice(plugin.as_bytes());
+        text.push(0);
+        text
+    }
+
+    async fn listen() -> (TcpListener, Place) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let place = Place::Tcp(Host {
+            name: "127.0.0.1".into(),
+            port: Some(port),
+        });
+        (listener, place)
+    }
+
+    async fn open(place: &Place, password: &str) -> Result<Connection, Trouble> {
+        let login = Login {
+            user: "app",
+            password: Some(password),
+            database: "shop",
+            tls: None,
+            verified: false,
+        };
+        Connection::open(place, &login).await
+    }
+
+    /// A connection to somebody who lets everybody in and then says just this.
+    async fn answered(bytes: &[u8]) -> Result<Vec<Answer>, (usize, Trouble)> {
+        let (listener, place) = listen().await;
+        let play = async {
+            let mut server = Server::accept(&listener, SHA2).await;
+            server.hear().await;
+            server.say(FINE).await;
+            server.hear().await;
+            let _ = server.0.write_all(bytes).await;
+        };
+        let ask = async {
+            let mut connection = open(&place, "x").await.expect("let in");
+            connection.ask("SELECT 1").await
+        };
+        tokio::join!(ask, play).0
+    }
+
+    fn packets(payloads: &[&[u8]]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for (payload, number) in payloads.iter().zip(1..) {
+            let length = u32::try_from(payload.len()).unwrap().to_le_bytes();
+            bytes.extend_from_slice(&[length[0], length[1], length[2], number]);
+            bytes.extend_from_slice(payload);
+        }
+        bytes
+    }
+
+    #[tokio::test]
+    async fn a_log_in_names_user_and_database_and_proves_the_password() {
+        let (listener, place) = listen().await;
+        let play = async {
+            let mut server = Server::accept(&listener, SHA2).await;
+            let heard = server.hear().await;
+            let proof = scramble::scramble_sha256(NONCE, b"s3cret").unwrap();
+            let expected = [b"app\0\x20", &proof[..], b"shop\0caching_sha2_password\0"].concat();
+            assert!(heard[32..].starts_with(&expected), "{heard:?}");
+            // MySQL knows the hash, and says so first.
+            server.say(&[1, 3]).await;
+            server.say(FINE).await;
+        };
+        let (opened, ()) = tokio::join!(open(&place, "s3cret"), play);
+        assert!(!opened.expect("let in").is_mariadb());
+    }
+
+    #[tokio::test]
+    async fn a_server_may_ask_for_another_way_to_prove_it() {
+        let (listener, place) = listen().await;
+        let other = b"ABCDEFGHIJKLMNOPQRST";
+        let play = async {
+            let mut server = Server::accept(&listener, SHA2).await;
+            server.hear().await;
+            let asked = [b"\xfemysql_native_password\0", &other[..], b"\0"].concat();
+            server.say(&asked).await;
+            let proof = scramble::scramble_native(other, b"s3cret").unwrap();
+            assert_eq!(server.hear().await, proof);
+            server.say(FINE).await;
+        };
+        let (opened, ()) = tokio::join!(open(&place, "s3cret"), play);
+        opened.expect("let in");
+    }
+
+    #[tokio::test]
+    async fn a_password_goes_in_the_clear_to_nobody_who_may_be_anybody() {
+        let (listener, place) = listen().await;
+        let play = async {
+            let mut server = Server::accept(&listener, SHA2).await;
+            server.hear().await;
+            server.say(b"\xfemysql_clear_password\0").await;
+            let mut heard = Vec::new();
+            server.0.read_to_end(&mut heard).await.unwrap();
+            assert_eq!(heard, b"");
+        };
+        let (opened, ()) = tokio::join!(
+            async { open(&place, "s3cret").await.map(drop).expect_err("refused") },
+            play
+        );
+        assert!(
+            matches!(&opened, Trouble::Login(why) if why.contains("verify_identity")),
+            "{opened:?}"
+        );
+    }
+
+    #[tokio::test]
+    async fn without_encryption_a_server_that_must_hear_it_gets_it_by_its_own_key() {
+        for (key, good) in [
+            (PUBLIC_KEY, true),
+            ("", false),
+            (
+                "-----BEGIN PUBLIC KEY-----\nMIGf\n-----END PUBLIC KEY-----\n",
+                false,
+            ),
+        ] {
+            let (listener, place) = listen().await;
+            let play = async {
+                let mut server = Server::accept(&listener, SHA2).await;
+                server.hear().await;
+                server.say(&[1, 4]).await;
+                assert_eq!(server.hear().await, [2]);
+                server.say(&[b"\x01", key.as_bytes()].concat()).await;
+                if good {
+                    let heard = server.hear().await;
+                    assert_eq!(heard.len(), 128);
+                    server.say(FINE).await;
+                }
+            };
+            let (opened, ()) = tokio::join!(open(&place, "s3cret"), play);
+            assert_eq!(opened.is_ok(), good, "{key}");
+        }
+    }
+
+    #[tokio::test]
+    async fn who_says_no_is_quoted() {
+        let (listener, place) = listen().await;
+        let play = async {
+            let mut server = Server::accept(&listener, SHA2).await;
+            server.hear().await;
+            server.say(b"\xff\x15\x04#28000Access denied").await;
+        };
+        let (opened, ()) = tokio::join!(open(&place, "x"), play);
+        let refused = opened.map(drop).expect_err("refused");
+        assert!(
+            matches!(&refused, Trouble::Said { number: 1045, words } if words == "Access denied"),
+            "{refused:?}"
+        );
+        // Before the log-in without a state.
+        let busy = greeting(b"\xff\x10\x04Too many connections").expect_err("no room");
+        assert!(
+            matches!(&busy, Trouble::Said { number: 1040, words } if words == "Too many connections"),
+            "{busy:?}"
+        );
+    }
+
+    #[tokio::test]
+    async fn rows_come_as_they_are_and_every_statement_has_its_answer() {
+        let long = "x".repeat(300);
+        let row = [b"\xfb\0\xfc\x2c\x01", long.as_bytes()].concat();
+        let more: &[u8] = &[0xfe, 0, 0, 8, 0];
+        let written: &[u8] = &[0, 0xfc, 0, 1, 0, 8, 0, 0, 0];
+        let last: &[u8] = &[0xfe, 0, 0, 0, 0];
+        let answers = answered(&packets(&[
+            written,
+            &[3],
+            b"column",
+            b"column",
+            b"column",
+            more,
+            &row,
+            more,
+            &[1],
+            b"column",
+            last,
+            last,
+        ]))
+        .await
+        .expect("answers");
+        let found: Vec<_> = answers.iter().map(|answer| answer.found).collect();
+        assert_eq!(found, [256, 0, 0]);
+        let expected = vec![None, Some(Vec::new()), Some(long.into_bytes())];
+        assert_eq!(answers[1].rows, [expected]);
+        assert!(answers[2].rows.is_empty());
+    }
+
+    #[tokio::test]
+    async fn of_several_statements_those_before_the_one_that_failed_are_told() {
+        let written: &[u8] = &[0, 1, 0, 8, 0, 0, 0];
+        let bytes = packets(&[written, written, b"\xff\xbd\x04#40001Deadlock"]);
+        let (done, trouble) = answered(&bytes).await.expect_err("the third");
+        assert_eq!(done, 2);
+        assert!(matches!(trouble, Trouble::Said { number: 1213, .. }));
+    }
+
+    #[tokio::test]
+    async fn what_makes_no_sense_is_no_answer_and_no_panic() {
+        let endless: &[u8] = &[0xff; 100];
+        for payload in [
+            &[][..],
+            &[0],
+            &[0, 0xfb],
+            &[0, 0xfe, 1],
+            &[0xff],
+            &[0xfb, b'/'],
+            &[1],
+            &[0xfe],
+            &[0xfc, 1],
+            endless,
+        ] {
+            let answer = answered(&packets(&[payload])).await;
+            assert!(answer.is_err(), "{payload:?}: {answer:?}");
+            let row = packets(&[&[1], b"column", &[0xfe, 0, 0, 0, 0], payload]);
+            let _ = answered(&row).await;
+        }
+        // Out of order, and longer than any.
+        assert!(answered(&[7, 0, 0, 9, 0, 0, 0, 2, 0, 0, 0]).await.is_err());
+        assert!(answered(&[0xff, 0xff, 0xff, 1]).await.is_err());
+        assert!(answered(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.is_err());
+
+        // Whatever a greeting is cut to or changed into, it is read or refused.
+        let whole = greeting_of(SHA2);
+        for end in 0..whole.len() {
+            let _ = greeting(&whole[..end]);
+            for byte in [0, 1, 127, 255] {
+                let mut changed = whole.clone();
+                changed[end] = byte;
+                let _ = greeting(&changed);
+            }
+        }
+        assert!(greeting(b"").is_err());
+        assert!(greeting(b"SSH-2.0-OpenSSH_9.2\r\n").is_err());
+    }
 }
