@@ -142,35 +142,31 @@ impl Link {
         match timeout(patience, &mut first).await {
             Ok(Ok(answers)) => Ok(answers),
             Ok(Err((false, failure))) => Err(failure),
-            Ok(Err((true, _))) => {
+            Ok(Err((true, failure))) => {
                 self.end(era);
-                self.ask_again(statements, request).await
+                let again = self.ask_anew(statements, request).await;
+                again.map_err(|again| after(&failure, again))
             }
             Err(_) => {
                 self.end(era);
-                let second = pin!(self.ask_again(statements, request));
+                let second = pin!(self.ask_anew(statements, request));
                 match select(first, second).await {
                     Either::Left((Ok(answers), _)) | Either::Right((Ok(answers), _)) => Ok(answers),
-                    Either::Left((Err(_), second)) => second.await,
-                    Either::Right((Err(_), first)) => first.await.map_err(|(_, failure)| failure),
+                    Either::Left((Err((_, failure)), second)) => {
+                        second.await.map_err(|second| after(&failure, second))
+                    }
+                    Either::Right((Err(failure), first)) => {
+                        first.await.map_err(|(_, first)| after(&failure, first))
+                    }
                 }
             }
         }
     }
 
-    /// On a new connection. The first request may have come through.
-    async fn ask_again(&self, statements: &str, request: Request) -> Result<Vec<Answer>, Failure> {
-        let asked = async {
-            let fresh = self.dial().await?;
-            let asked = self.ask_on(fresh, statements, request).await;
-            asked.map_err(|(_, failure)| failure)
-        };
-        asked.await.map_err(|mut failure| {
-            if failure.error.kind == Transient && request != Request::Reads {
-                failure.error.kind = Ambiguous;
-            }
-            failure
-        })
+    async fn ask_anew(&self, statements: &str, request: Request) -> Result<Vec<Answer>, Failure> {
+        let fresh = self.dial().await?;
+        let asked = self.ask_on(fresh, statements, request).await;
+        asked.map_err(|(_, failure)| failure)
     }
 
     /// In an error: whether the connection was dead.
@@ -379,6 +375,14 @@ pub(super) fn read_only(place: &str, kind: FailureKind) -> BackendError {
             "{place} takes no writes (read_only): it is a replica, or somebody made it so. Point the URL at the primary"
         ),
     }
+}
+
+/// What to say of the last of two copies of a request: one of them may have come through.
+fn after(other: &Failure, mut last: Failure) -> Failure {
+    if other.error.kind == Ambiguous && last.error.kind == Transient {
+        last.error.kind = Ambiguous;
+    }
+    last
 }
 
 /// What to say if no server will do.
