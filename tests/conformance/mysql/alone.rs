@@ -14,9 +14,9 @@ use whenleader::lease::FailureKind::{self, Ambiguous, Fatal, Transient};
 use whenleader::lease::Outcome;
 
 use super::TABLE;
-use super::database::{Database, sql};
+use super::database::{Database, is_mysql, kind, sql};
 use crate::suite::{Client, LONG, denied, held, leading, name, open, owner};
-use crate::support::{Kind, Proxy, Server, Trouble, eventually};
+use crate::support::{Proxy, Server, Trouble, eventually};
 
 /// Starts a test with a database of its own.
 macro_rules! database {
@@ -98,7 +98,7 @@ impl Counter {
     /// Since it was asked last.
     fn requests(&self, what: &str) -> usize {
         let count = self.count.swap(0, Ordering::SeqCst);
-        println!("FIGURES: MariaDB, {what}: {count} round trips");
+        println!("FIGURES: {:?}, {what}: {count} round trips", kind());
         count
     }
 }
@@ -211,9 +211,14 @@ async fn a_connection_that_died_idle_is_replaced_within_the_attempt() {
         assert_eq!(held(client.renew(&election, LONG, token).await), token);
     }
     // The server may do it too: an administrator, a shorter wait_timeout, a restart.
-    database
-        .sql(&format!("KILL USER idle_{}@'127.0.0.1'", database.name))
-        .await;
+    let connections = format!(
+        "SELECT ID FROM information_schema.PROCESSLIST WHERE USER = 'idle_{}'",
+        database.name
+    );
+    for connection in database.sql(&connections).await {
+        let id: u64 = connection.get(0).unwrap();
+        database.sql(&format!("KILL {id}")).await;
+    }
     assert_eq!(held(client.renew(&election, LONG, token).await), token);
     proxy.cut();
     assert!(client.release(&election, token).await);
@@ -283,7 +288,7 @@ async fn a_few_connections_serve_all_elections_and_all_of_them_end() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_died_is_unreachable_and_knows_its_leader_when_it_is_back() {
     let test = "a_server_that_died_is_unreachable_and_knows_its_leader_when_it_is_back";
-    let Some(server) = Server::own(test, Kind::MariaDb, &[]) else {
+    let Some(server) = Server::own(test, kind(), &[]) else {
         return;
     };
     let client = Client::new(server.url(), "a").await;
@@ -309,7 +314,7 @@ async fn a_server_that_died_is_unreachable_and_knows_its_leader_when_it_is_back(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_server_answers_nobody_in_bounded_time() {
     let test = "a_frozen_server_answers_nobody_in_bounded_time";
-    let Some(server) = Server::own(test, Kind::MariaDb, &[]) else {
+    let Some(server) = Server::own(test, kind(), &[]) else {
         return;
     };
     let client = patient(server.url(), Duration::from_millis(600));
@@ -359,7 +364,7 @@ async fn a_server_without_room_is_a_failure_that_passes() {
         "--flag=--max-connections=10",
         "--flag=--max-connect-errors=1",
     ];
-    let server = Server::own(test, Kind::MariaDb, &args).expect("as the shared one");
+    let server = Server::own(test, kind(), &args).expect("as the shared one");
     sql(
         &server,
         "CREATE USER poor@'127.0.0.1' IDENTIFIED BY 'tests'",
@@ -536,7 +541,7 @@ async fn a_table_of_another_shape_is_refused_at_start_and_not_touched() {
     let database = database!(a_table_of_another_shape_is_refused_at_start_and_not_touched);
     Client::new(&database.url(), "a").await;
     for (number, (change, named)) in [
-        ("ENGINE=Aria", "InnoDB"),
+        ("ENGINE=MEMORY", "InnoDB"),
         ("DROP COLUMN attempt", "attempt"),
         ("MODIFY election VARCHAR(253) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci NOT NULL", "election"),
         ("MODIFY election VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL", "election"),
@@ -561,11 +566,16 @@ async fn a_table_of_another_shape_is_refused_at_start_and_not_touched() {
         assert_eq!(before, after);
     }
     // A column more, which needs no value, does no harm; nor does a later collation of the same kind.
+    let later = if is_mysql() {
+        "utf8mb4_0900_bin"
+    } else {
+        "utf8mb4_nopad_bin"
+    };
     database
         .sql(&format!("CREATE TABLE more LIKE {TABLE}"))
         .await;
     database
-        .sql("ALTER TABLE more ADD COLUMN theirs INT, MODIFY instance VARCHAR(255) COLLATE utf8mb4_nopad_bin NOT NULL")
+        .sql(&format!("ALTER TABLE more ADD COLUMN theirs INT, MODIFY instance VARCHAR(255) COLLATE {later} NOT NULL"))
         .await;
     Client::new(&with_parameter(&database.url(), "table=more"), "b").await;
     database
@@ -654,7 +664,7 @@ async fn a_renewal_that_comes_after_a_later_one_changes_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_takes_no_writes_has_no_leaders() {
     let test = "a_server_that_takes_no_writes_has_no_leaders";
-    let Some(server) = Server::own(test, Kind::MariaDb, &[]) else {
+    let Some(server) = Server::own(test, kind(), &[]) else {
         return;
     };
     let election = name("leader");
@@ -689,10 +699,10 @@ async fn a_server_that_takes_no_writes_has_no_leaders() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_several_servers_the_one_that_takes_writes_is_found() {
     let test = "of_several_servers_the_one_that_takes_writes_is_found";
-    let Some(one) = Server::own(test, Kind::MariaDb, &["--flag=--read-only"]) else {
+    let Some(one) = Server::own(test, kind(), &["--flag=--read-only"]) else {
         return;
     };
-    let other = Server::own(test, Kind::MariaDb, &[]).expect("as the first");
+    let other = Server::own(test, kind(), &[]).expect("as the first");
     let both = format!(
         "mysql://root:tests@127.0.0.1:{},127.0.0.1:{}/tests",
         one.port, other.port
@@ -726,24 +736,38 @@ async fn of_several_servers_the_one_that_takes_writes_is_found() {
     one.thaw().await;
 }
 
+/// The same in two languages.
+struct Replication {
+    follow: &'static str,
+    replica: &'static str,
+    position: &'static str,
+    wait: &'static str,
+}
+
 /// A primary and its replica change roles while somebody leads.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_goes_on_with_its_term_on_the_replica_that_was_promoted() {
     let test = "a_leader_goes_on_with_its_term_on_the_replica_that_was_promoted";
     let flags = |id: &str| {
-        [
-            "--flag=--log-bin=log".to_owned(),
-            "--flag=--log-basename=m".to_owned(),
-            format!("--flag=--server-id={id}"),
-        ]
+        let mut flags = vec!["--log-bin=log".to_owned(), format!("--server-id={id}")];
+        if is_mysql() {
+            flags.push("--gtid-mode=ON".to_owned());
+            flags.push("--enforce-gtid-consistency=ON".to_owned());
+        }
+        flags
+            .iter()
+            .map(|flag| format!("--flag={flag}"))
+            .collect::<Vec<_>>()
     };
-    let (first, second) = (flags("1"), flags("2"));
-    let Some(primary) = Server::own(test, Kind::MariaDb, &first.each_ref().map(|flag| &**flag))
-    else {
+    let own = |id: &str| {
+        let flags = flags(id);
+        let flags: Vec<_> = flags.iter().map(|flag| &**flag).collect();
+        Server::own(test, kind(), &flags)
+    };
+    let Some(primary) = own("1") else {
         return;
     };
-    let replica = Server::own(test, Kind::MariaDb, &second.each_ref().map(|flag| &**flag));
-    let replica = replica.expect("as the first");
+    let replica = own("2").expect("as the first");
     sql(
         &primary,
         "CREATE USER copier@'127.0.0.1' IDENTIFIED BY 'tests'",
@@ -754,13 +778,31 @@ async fn a_leader_goes_on_with_its_term_on_the_replica_that_was_promoted() {
         "GRANT REPLICATION SLAVE ON *.* TO copier@'127.0.0.1'",
     )
     .await;
-    let follow = format!(
-        "CHANGE MASTER TO MASTER_HOST='127.0.0.1', MASTER_PORT={}, MASTER_USER='copier', \
-         MASTER_PASSWORD='tests', MASTER_USE_GTID=slave_pos",
-        primary.port
-    );
-    sql(&replica, &follow).await;
-    sql(&replica, "START SLAVE").await;
+    let words = if is_mysql() {
+        Replication {
+            follow: "CHANGE REPLICATION SOURCE TO SOURCE_USER='copier', SOURCE_PASSWORD='tests', \
+                     GET_SOURCE_PUBLIC_KEY=1, SOURCE_AUTO_POSITION=1, SOURCE_HOST='127.0.0.1', SOURCE_PORT=",
+            replica: "REPLICA",
+            position: "@@global.gtid_executed",
+            wait: "WAIT_FOR_EXECUTED_GTID_SET",
+        }
+    } else {
+        Replication {
+            follow: "CHANGE MASTER TO MASTER_USER='copier', MASTER_PASSWORD='tests', \
+                     MASTER_USE_GTID=slave_pos, MASTER_HOST='127.0.0.1', MASTER_PORT=",
+            replica: "SLAVE",
+            position: "@@global.gtid_binlog_pos",
+            wait: "MASTER_GTID_WAIT",
+        }
+    };
+    let Replication {
+        follow,
+        replica: role,
+        position,
+        wait,
+    } = words;
+    sql(&replica, &format!("{follow}{}", primary.port)).await;
+    sql(&replica, &format!("START {role}")).await;
     sql(&replica, "SET GLOBAL read_only = 1").await;
     let both = format!(
         "mysql://root:tests@127.0.0.1:{},127.0.0.1:{}/tests",
@@ -773,17 +815,15 @@ async fn a_leader_goes_on_with_its_term_on_the_replica_that_was_promoted() {
         a.renew(&election, LONG, token).await;
     }
     sql(&primary, "SET GLOBAL read_only = 1").await;
-    let copied = "SELECT MASTER_GTID_WAIT(@@global.gtid_slave_pos, 10)";
-    let position = sql(&primary, "SELECT @@global.gtid_binlog_pos").await;
+    let position = sql(&primary, &format!("SELECT {position}")).await;
     let position: String = position[0].get(0).unwrap();
-    let wait = copied.replace("@@global.gtid_slave_pos", &format!("'{position}'"));
-    let waited = sql(&replica, &wait).await;
+    let waited = sql(&replica, &format!("SELECT {wait}('{position}', 10)")).await;
     assert_eq!(
         waited[0].get::<i64, _>(0),
         Some(0),
         "the replica has it all"
     );
-    sql(&replica, "STOP SLAVE").await;
+    sql(&replica, &format!("STOP {role}")).await;
     sql(&replica, "SET GLOBAL read_only = 0").await;
     let renewal = a.attempt(&election, LONG, Some(token)).await;
     assert_eq!(renewal.expect_err("no writes there").code, "read-only");
@@ -804,22 +844,32 @@ async fn whatever_a_server_prefers_our_sessions_are_the_same() {
         "--default-time-zone=-11:30",
         "--character-set-server=latin1",
         "--collation-server=latin1_swedish_ci",
-        "--skip-character-set-client-handshake",
         "--transaction-isolation=SERIALIZABLE",
         "--transaction-read-only=1",
         "--log-bin=log",
         "--binlog-format=STATEMENT",
         "--sysdate-is-now",
         "--default-storage-engine=MyISAM",
-        "--lower-case-table-names=1",
         "--init-connect=SET autocommit=0, time_zone='+13:00', sql_mode='HIGH_NOT_PRECEDENCE'; START TRANSACTION READ ONLY",
         "--innodb-rollback-on-timeout=1",
-        "--max-statement-time=0.001",
         "--innodb-lock-wait-timeout=100",
     ];
-    let flags = flags.map(|flag| format!("--flag={flag}"));
-    let Some(server) = Server::own(test, Kind::MariaDb, &flags.each_ref().map(|flag| &**flag))
-    else {
+    let own: &[_] = if is_mysql() {
+        &["--max-execution-time=1"]
+    } else {
+        &[
+            "--max-statement-time=0.001",
+            "--skip-character-set-client-handshake",
+            "--lower-case-table-names=1",
+        ]
+    };
+    let flags: Vec<_> = flags
+        .iter()
+        .chain(own)
+        .map(|flag| format!("--flag={flag}"))
+        .collect();
+    let flags: Vec<_> = flags.iter().map(|flag| &**flag).collect();
+    let Some(server) = Server::own(test, kind(), &flags) else {
         return;
     };
     // Not the administrator, for whom init_connect is not run.

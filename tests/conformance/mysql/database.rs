@@ -7,6 +7,19 @@ use mysql_async::{Conn, Opts, OptsBuilder, Row};
 
 use crate::support::{Kind, Server};
 
+/// MySQL, if the environment names its program, which no package system that tests may use brings; else MariaDB.
+pub fn kind() -> Kind {
+    if is_mysql() {
+        Kind::MySql
+    } else {
+        Kind::MariaDb
+    }
+}
+
+pub fn is_mysql() -> bool {
+    std::env::var_os("WHENLEADER_MYSQL_SERVER").is_some()
+}
+
 /// A database on the server that all tests share, and an administrator's eyes on it.
 #[derive(Debug)]
 pub struct Database {
@@ -18,7 +31,7 @@ impl Database {
     /// `None`: it cannot run here, and the test was reported as skipped.
     pub async fn new(test: &str) -> Option<Self> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
-        let server = Server::shared(test, Kind::MariaDb)?;
+        let server = Server::shared(test, kind())?;
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("test_{number}");
         sql(server, &format!("CREATE DATABASE {name}")).await;

@@ -5,9 +5,9 @@ use tokio::net::{TcpListener, TcpStream};
 use whenleader::backend::BackendError;
 use whenleader::lease::FailureKind::Fatal;
 
-use super::database::{Database, sql};
+use super::database::{Database, is_mysql, kind, sql};
 use crate::suite::{Client, LONG, name, open};
-use crate::support::{Kind, Server, TempDir};
+use crate::support::{Server, TempDir};
 
 async fn works(url: &str) {
     let client = Client::new(url, "a").await;
@@ -195,7 +195,12 @@ async fn the_name_in_a_certificate_counts_with_verify_identity_alone() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_without_encryption_is_used_only_by_those_who_do_not_mind() {
     let test = "a_server_without_encryption_is_used_only_by_those_who_do_not_mind";
-    let Some(server) = Server::own(test, Kind::MariaDb, &["--flag=--skip-ssl"]) else {
+    let flag = if is_mysql() {
+        "--flag=--tls-version="
+    } else {
+        "--flag=--skip-ssl"
+    };
+    let Some(server) = Server::own(test, kind(), &[flag]) else {
         return;
     };
     for behind in ["", "?ssl-mode=preferred", "?ssl-mode=disabled"] {

@@ -1,4 +1,5 @@
-//! MySQL and MariaDB, of which MariaDB can be run here.
+//! MySQL and MariaDB: on MariaDB, which every machine of the tests has, or, where `WHENLEADER_MYSQL_SERVER` names
+//! its program, on MySQL.
 
 mod alone;
 mod database;
@@ -67,6 +68,6 @@ fn hex(election: &ElectionName) -> String {
     format!("_utf8mb4 X'{}'", digits.concat())
 }
 
-mod mariadb_conforms {
+mod it_conforms {
     crate::conformance!(super::Fresh, without a watch);
 }

@@ -9,7 +9,7 @@ use whenleader::clock::SystemClock;
 use whenleader::lease::FailureKind::Transient;
 
 use super::TABLE;
-use super::database::Database;
+use super::database::{Database, is_mysql};
 use crate::suite::{Client, LONG, SHORT, denied, held, leading, name, owner};
 
 /// How long an application's transaction goes on, where somebody waits for it.
@@ -122,6 +122,15 @@ async fn an_attempt_that_waits_for_a_lock_keeps_no_other_election_waiting() {
     assert_eq!(held(renewed), first);
 }
 
+/// How long an asker waits at least whose statements surely end when he gives up.
+fn exact() -> Duration {
+    if is_mysql() {
+        Duration::from_secs(5)
+    } else {
+        Duration::from_millis(800)
+    }
+}
+
 /// One whose askers wait for so long.
 async fn patient(database: &Database, patience: Duration) -> Client {
     let mut options = StoreOptions::new(".");
@@ -142,7 +151,7 @@ async fn an_attempt_that_was_given_up_while_it_waited_for_a_lock_never_wins_late
     let Some(database) = Database::new(test).await else {
         return;
     };
-    let patience = Duration::from_millis(800);
+    let patience = exact();
     let impatient = patient(&database, patience).await;
     let other = Client::new(&database.url(), "b").await;
     for existing in [true, false] {
@@ -179,7 +188,7 @@ async fn a_lock_that_stays_is_a_failure_that_passes() {
         return;
     };
     let election = name("leader");
-    let client = patient(&database, Duration::from_secs(2)).await;
+    let client = patient(&database, Duration::from_secs(5)).await;
     let token = client.win(&election, LONG).await;
     let table = format!("LOCK TABLES {TABLE} WRITE");
     for lock in [the_row(), table] {

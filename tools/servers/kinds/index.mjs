@@ -5,6 +5,7 @@ import { consul } from "./consul.mjs";
 import { dynamodb } from "./dynamodb.mjs";
 import { etcd } from "./etcd.mjs";
 import { mariadb } from "./mariadb.mjs";
+import { mysql } from "./mysql.mjs";
 import { nats, natsOld } from "./nats.mjs";
 import { pgbouncer } from "./pgbouncer.mjs";
 import { postgres } from "./postgres.mjs";
@@ -33,6 +34,7 @@ export const KINDS = {
   postgres,
   pgbouncer,
   mariadb,
+  mysql,
   etcd,
   nats,
   "nats-old": natsOld,

@@ -6,23 +6,72 @@ import { aptInstall, mayInstall, onPath } from "../programs.mjs";
 
 /** What clients often get wrong in URLs. */
 const ODD = { user: "odd user@team", password: "p@ss/w:rd?#[1] %25&+'\"\\é" };
-const ADMIN = { user: "root", password: "tests" };
+export const ADMIN = { user: "root", password: "tests" };
 
 const text = (value) => `'${value.replaceAll("\\", "\\\\").replaceAll("'", "''")}'`;
 
-const USERS = [
-  "FLUSH PRIVILEGES",
-  "SET NAMES utf8mb4",
-  "CREATE DATABASE tests",
-  `CREATE OR REPLACE USER root@'127.0.0.1' IDENTIFIED BY ${text(ADMIN.password)}`,
-  "GRANT ALL ON *.* TO root@'127.0.0.1' WITH GRANT OPTION",
-  `CREATE USER ${text(ODD.user)}@'127.0.0.1' IDENTIFIED BY ${text(ODD.password)}`,
-  `GRANT ALL ON tests.* TO ${text(ODD.user)}@'127.0.0.1'`,
-  `CREATE USER tls_only@'127.0.0.1' IDENTIFIED BY 'tests' REQUIRE SSL`,
-  "GRANT ALL ON tests.* TO tls_only@'127.0.0.1'",
-  "CREATE USER certified@'127.0.0.1' IDENTIFIED BY 'tests' REQUIRE SUBJECT '/CN=certified'",
-  "GRANT ALL ON tests.* TO certified@'127.0.0.1'",
-];
+/** What makes users, one statement a line, as SQL of MySQL's and of MariaDB's. */
+export function statements(...first) {
+  const all = [
+    ...first,
+    "SET NAMES utf8mb4",
+    "CREATE DATABASE tests",
+    "GRANT ALL ON *.* TO root@'127.0.0.1' WITH GRANT OPTION",
+    `CREATE USER ${text(ODD.user)}@'127.0.0.1' IDENTIFIED BY ${text(ODD.password)}`,
+    `GRANT ALL ON tests.* TO ${text(ODD.user)}@'127.0.0.1'`,
+    `CREATE USER tls_only@'127.0.0.1' IDENTIFIED BY 'tests' REQUIRE SSL`,
+    "GRANT ALL ON tests.* TO tls_only@'127.0.0.1'",
+    "CREATE USER certified@'127.0.0.1' IDENTIFIED BY 'tests' REQUIRE SUBJECT '/CN=certified'",
+    "GRANT ALL ON tests.* TO certified@'127.0.0.1'",
+  ];
+  return all.map((statement) => `${statement};\n`).join("");
+}
+
+export function prepareTls(launcher) {
+  const authority = new Authority(launcher.dir);
+  authority.signServer("server", "/CN=mariadb");
+  authority.signClient("certified", "/CN=certified");
+  authority.signClient("stranger", "/CN=stranger");
+}
+
+/** Where it listens, and with which certificate. */
+export function place(launcher, port) {
+  return [
+    ...[
+      "--bind-address=127.0.0.1",
+      `--port=${port}`,
+      "--skip-name-resolve",
+      "--max-connections=300",
+    ],
+    ...[`--socket=${launcher.in("socket")}`, `--pid-file=${launcher.in("pid")}`],
+    `--ssl-ca=${launcher.in("ca.crt")}`,
+    `--ssl-cert=${launcher.in("server.crt")}`,
+    `--ssl-key=${launcher.in("server.key")}`,
+  ];
+}
+
+/** What tests are to know of it. */
+export function told(launcher, port) {
+  const url = ({ user, password }, database) =>
+    `mysql://${encodeURIComponent(user)}:${encodeURIComponent(password)}@127.0.0.1:${port}/${database}`;
+  return {
+    url: url(ADMIN, "tests"),
+    ...ADMIN,
+    database: "tests",
+    odd: { ...ODD, database: "tests", url: url(ODD, "tests") },
+    tlsOnly: { user: "tls_only", password: "tests" },
+    // Needs the client's certificate beside the password.
+    certified: {
+      user: "certified",
+      password: "tests",
+      cert: launcher.in("certified.crt"),
+      key: launcher.in("certified.key"),
+    },
+    stranger: { cert: launcher.in("stranger.crt"), key: launcher.in("stranger.key") },
+    ca: launcher.in("ca.crt"),
+    socket: launcher.in("socket"),
+  };
+}
 
 export const mariadb = {
   name: "MariaDB",
@@ -37,11 +86,7 @@ export const mariadb = {
   },
 
   async start({ launcher, program, ports: [port], flags }) {
-    const authority = new Authority(launcher.dir);
-    authority.signServer("server", "/CN=mariadb");
-    authority.signClient("certified", "/CN=certified");
-    authority.signClient("stranger", "/CN=stranger");
-
+    prepareTls(launcher);
     const data = launcher.in("data");
     mkdirSync(data);
     const common = [
@@ -59,46 +104,22 @@ export const mariadb = {
       "set @auth_root_socket = null;",
       systemTables(program, "mysql_system_tables.sql"),
       systemTables(program, "mysql_system_tables_data.sql"),
-      ...USERS.map((statement) => `${statement};`),
+      statements(
+        "FLUSH PRIVILEGES",
+        `CREATE OR REPLACE USER root@'127.0.0.1' IDENTIFIED BY ${text(ADMIN.password)}`,
+      ),
     ];
     const command = [...common, "--bootstrap"];
     await launcher.once("bootstrap", { command, input: `${input.join("\n")}\n` });
 
-    const place = ["--bind-address=127.0.0.1", `--port=${port}`, "--skip-name-resolve"];
-    const files = [`--socket=${launcher.in("socket")}`, `--pid-file=${launcher.in("pid")}`];
-    const tls = [
-      `--ssl-ca=${launcher.in("ca.crt")}`,
-      `--ssl-cert=${launcher.in("server.crt")}`,
-      `--ssl-key=${launcher.in("server.key")}`,
-    ];
     // The end of the process loses nothing that was answered; the end of the machine may.
     const fast = ["--innodb-flush-log-at-trx-commit=2", "--sync-binlog=0"];
     await launcher.start("server", {
-      command: [...common, ...place, ...files, ...tls, ...fast, "--max-connections=300", ...flags],
+      command: [...common, ...place(launcher, port), ...fast, ...flags],
       ready: /ready for connections/,
     });
 
-    const url = ({ user, password }, database) =>
-      `mysql://${encodeURIComponent(user)}:${encodeURIComponent(password)}@127.0.0.1:${port}/${database}`;
-    return {
-      told: {
-        url: url(ADMIN, "tests"),
-        ...ADMIN,
-        database: "tests",
-        odd: { ...ODD, database: "tests", url: url(ODD, "tests") },
-        tlsOnly: { user: "tls_only", password: "tests" },
-        // Needs the client's certificate beside the password.
-        certified: {
-          user: "certified",
-          password: "tests",
-          cert: launcher.in("certified.crt"),
-          key: launcher.in("certified.key"),
-        },
-        stranger: { cert: launcher.in("stranger.crt"), key: launcher.in("stranger.key") },
-        ca: launcher.in("ca.crt"),
-        socket: launcher.in("socket"),
-      },
-    };
+    return { told: told(launcher, port) };
   },
 };
 
