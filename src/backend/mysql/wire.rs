@@ -607,7 +607,7 @@ mod tests {
         xi7Lb8xed+j/ZpULSQIDAQAB\n\
         -----END PUBLIC KEY-----\n";
 
-    /// MySQL's part of a conversation, word by word, since no MySQL is at hand.
+    /// MySQL's part of a conversation, word by word: what the tests with real servers cannot make one say.
     struct Server(TcpStream, u8);
 
     impl Server {
