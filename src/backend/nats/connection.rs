@@ -638,7 +638,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_a_server_says_is_understood_however_it_is_cut() {
-        let said = b"INFO {\"ldm\":true} \r\nPING\r\npong\r\n+OK\r\n-ERR 'No \"x\"'\r\nMSG a.b 1 3\r\nx\r\n\r\nMSG a 2 r 0\r\n\r\nHMSG a 1 r 30 32\r\nNATS/1.0 100 Idle\r\nA: b : c\r\n\r\nhi\r\n";
+        let said = b"INFO {\"ldm\":true} \r\nPING\r\npong\r\n+OK\r\n-ERR 'No \"x\"'\r\nMSG a.b 1 3\r\nx\r\n\r\nMSG a 2 r 0\r\n\r\nHMSG a 1 r 31 33\r\nNATS/1.0 100 Idle\r\nA: b : c\r\n\r\nhi\r\n";
         let message = |subject: &str, reply: &str, payload: &[u8]| Message {
             subject: subject.into(),
             reply: reply.into(),
