@@ -366,7 +366,8 @@ async fn a_table_is_made_where_the_search_path_leads_and_kept_to() {
         .await;
     let url = user_of(&store, &role);
     let (url, _) = url.split_once('?').unwrap();
-    let client = Client::new(&format!("{url}?table=mine"), "a").await;
+    // The name of a table may look like what statements are filled in by.
+    let client = Client::new(&format!("{url}?table=mi$nonce$"), "a").await;
     let token = client.win(&name("leader"), LONG).await;
     // Of a new session's path the old one knows nothing, also when its connection is made anew.
     store
@@ -379,11 +380,11 @@ async fn a_table_is_made_where_the_search_path_leads_and_kept_to() {
         token
     );
     let tables = format!(
-        "SELECT string_agg(schemaname, ' ') FROM pg_tables WHERE tablename = 'mine' AND tableowner = '{role}'"
+        "SELECT string_agg(schemaname, ' ') FROM pg_tables WHERE tablename = 'mi$nonce$' AND tableowner = '{role}'"
     );
     assert_eq!(store.prompt.ask(&tables).await.as_ref(), Some(first));
     // The parameter says it as well.
-    let url = format!("{url}?table=mine&options=-c%20search_path%3D{first}");
+    let url = format!("{url}?table=mi$nonce$&options=-c%20search_path%3D{first}");
     let other = Client::new(&url, "b").await;
     denied(other.campaign(&name("leader"), LONG).await);
 }

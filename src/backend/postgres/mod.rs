@@ -285,9 +285,8 @@ impl PostgresStore {
         };
         let election = format!("\u{1}{:016x}", random());
         let values = |attempt, nonce| {
-            let token = format!("(SELECT token FROM {table} WHERE election = $election)");
             let values = Values::of(table, &election);
-            let token = values.fill(&token);
+            let token = values.fill("(SELECT token FROM $table WHERE election = $election)");
             values
                 .owner(&owner(nonce))
                 .attempt(attempt)
