@@ -157,7 +157,7 @@ pub(super) const PROBED: [u64; 9] = [0, 1, 1, 0, 1, 1, 0, 0, 0];
 /// What makes a session of ours behave the same on every server.
 pub(super) fn session(wait: Duration, mariadb: bool) -> String {
     format!(
-        "{}; ROLLBACK; SET NAMES utf8mb4; \
+        "{}; SET SESSION completion_type = 'NO_CHAIN'; ROLLBACK; SET NAMES utf8mb4; \
          SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ WRITE; \
          SET SESSION autocommit = 1, sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'; \
          SELECT @@global.read_only, @@global.innodb_read_only",

@@ -840,6 +840,7 @@ async fn whatever_a_server_prefers_our_sessions_are_the_same() {
     let test = "whatever_a_server_prefers_our_sessions_are_the_same";
     let flags = [
         "--autocommit=0",
+        "--completion-type=CHAIN",
         "--sql-mode=ANSI,NO_BACKSLASH_ESCAPES,PAD_CHAR_TO_FULL_LENGTH,ONLY_FULL_GROUP_BY",
         "--default-time-zone=-11:30",
         "--character-set-server=latin1",
