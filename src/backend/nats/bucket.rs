@@ -251,6 +251,11 @@ impl Bucket {
         let drops_old =
             config["discard"] == "old" && (number("max_msgs") > 0 || number("max_bytes") > 0);
         let bad: &[(bool, &str)] = &[
+            // Whoever finds no record makes one: two would lead.
+            (
+                drops_old,
+                "it drops its oldest records when it is full (discard), leases among them",
+            ),
             (
                 !config["mirror"].is_null(),
                 "it mirrors another one: name that one",
@@ -281,16 +286,10 @@ impl Bucket {
         if let Some((_, why)) = bad.iter().find(|(is_bad, _)| *is_bad) {
             return Err(self.unfit(why));
         }
-        let odd: &[(bool, &str)] = &[
-            (
-                config["storage"] == "memory",
-                "it is kept in memory: when its servers restart, leases are lost, and another instance may lead before the leader notices",
-            ),
-            (
-                drops_old,
-                "it drops its oldest records when it is full (discard), leases among them",
-            ),
-        ];
+        let odd: &[(bool, &str)] = &[(
+            config["storage"] == "memory",
+            "it is kept in memory: when its servers restart, leases are lost, and another instance may lead before the leader notices",
+        )];
         let odd = odd.iter().filter(|(is_odd, _)| *is_odd);
         Ok(odd.map(|(_, why)| (*why).to_owned()).collect())
     }
