@@ -7,8 +7,9 @@
 //!   which is newer. It is read again. Noting it would set the observation back, and a take-over would wait
 //!   for a second duration.
 //! - **A write of ours** is newer than every event before it was sent. Until the watch tells of that very
-//!   version, other events are taken for late ones: they are passed on, and not noted. Noting one would
-//!   make the next renewal meet a conflict. If they were newer after all, it meets one then.
+//!   version, other events are taken for late ones, unless they tell of a larger token: they are passed on,
+//!   and not noted. Noting one would make the next renewal meet a conflict. If they were newer after all, it
+//!   meets one then.
 //! - Any other event counts, also one that may be late. An event that is not noted where it should be
 //!   costs a follower a whole duration; one that is noted too much costs as long as it was late.
 //!
@@ -132,11 +133,14 @@ impl<Entry: Clone> Known<Entry> {
             .latest
             .as_ref()
             .is_some_and(|l| l.record.hides_holder());
+        let record = seen.as_ref().map(|seen| &seen.record);
+        let latest = self.latest.as_ref().map(|latest| &latest.record);
+        // Tokens only grow, so what tells of a larger one is news for sure.
+        let is_news = record.and_then(Record::token) > latest.and_then(Record::token);
         let is_late = self
             .ahead
             .as_ref()
-            .is_some_and(|ahead| version(seen.as_ref()) != Some(ahead));
-        let record = seen.as_ref().map(|seen| &seen.record);
+            .is_some_and(|ahead| version(seen.as_ref()) != Some(ahead) && !is_news);
         let holder = record.and_then(|record| record.holder.as_ref());
         let leader = holder.and_then(Holder::readable).cloned();
         let standing = match holder {
@@ -322,6 +326,11 @@ impl<Entry: Clone> Known<Entry> {
 }
 
 impl Record {
+    /// The largest that it tells of.
+    fn token(&self) -> Option<Token> {
+        self.last.max(self.named().map(|(_, token)| token))
+    }
+
     fn named(&self) -> Option<(&Owner, Token)> {
         let leader = self.holder.as_ref()?.leader.as_ref()?;
         Some((&leader.owner, leader.token))

@@ -358,6 +358,18 @@ async fn an_event_that_the_watch_left_out_costs_one_conflict_and_no_term() {
 }
 
 #[tokio::test]
+async fn a_term_that_followed_a_release_counts_from_its_event_though_the_watch_left_the_release_out()
+ {
+    let (shelf, clock, a, b) = world();
+    let term = a.win().await;
+    assert!(a.release(term).await);
+    let next = b.win().await;
+    a.hears(shelf.page().as_ref());
+    clock.advance(LEASE);
+    assert!(a.win().await > next);
+}
+
+#[tokio::test]
 async fn an_event_while_a_write_was_on_its_way_is_not_forgotten_when_it_meets_a_conflict() {
     let (shelf, clock, a, b) = world();
     let term = a.win().await;
