@@ -17,7 +17,7 @@ use whenleader::backend::{self, Attempt, Backend, StoreOptions};
 use whenleader::clock::SystemClock;
 use whenleader::lease::{ElectionName, Hint, InstanceId, Outcome, Owner, Token};
 
-use support::{Kind, Redis, TempDir};
+use support::{Kind, Redis, Server, TempDir};
 
 const LEASE: Duration = Duration::from_secs(15);
 const RENEW: Duration = Duration::from_secs(5);
@@ -248,4 +248,32 @@ async fn redis() {
             idle(&format!("{kind:?}"), &server.url(), elections).await;
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+#[ignore = "figures"]
+async fn mariadb() {
+    let Some(server) = Server::shared("figures", Kind::MariaDb) else {
+        return;
+    };
+    let (a, b) = (open(server.url()), open(server.url()));
+    a.prepare().await.unwrap();
+    b.prepare().await.unwrap();
+    let (one, two, election) = (owner(1), owner(2), name(0));
+    let (mut terms, mut renewals, mut denied) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..200 {
+        let start = Instant::now();
+        let token = win(&*a, &election, &one).await.unwrap();
+        terms.push(start.elapsed());
+        let start = Instant::now();
+        attempt(&*a, &election, &one, Some(token)).await;
+        renewals.push(start.elapsed());
+        let start = Instant::now();
+        assert_eq!(win(&*b, &election, &two).await, None);
+        denied.push(start.elapsed());
+        a.release(&election, &one, token).await.unwrap();
+    }
+    show("MariaDB, a term begins", terms);
+    show("MariaDB, a renewal", renewals);
+    show("MariaDB, a follower asks", denied);
 }

@@ -352,7 +352,11 @@ impl MysqlStore {
         };
         let remaining = Duration::from_micros(remaining);
         if remaining > LONGEST_LEASE {
-            return Err(self.not_ours(election, "a lease of more than a day"));
+            return Err(self.not_ours(
+                election,
+                "a lease of more than a day by the server's clock (if that was set back, the leader's next renewal \
+                 mends it)",
+            ));
         }
         let Some(token) = Token::new(record.token) else {
             return Err(self.not_ours(election, "a lease without a token"));
