@@ -168,8 +168,13 @@ impl Cluster {
         })
     }
 
-    /// The election of that name, started if it does not run yet.
-    pub fn election(self: &Arc<Self>, name: &ElectionName) -> Result<Arc<Election>, StartError> {
+    /// Joins the election of that name, which is started if it does not run yet: what it tells first is heard
+    /// by whoever started it.
+    pub fn join(
+        self: &Arc<Self>,
+        name: &ElectionName,
+        listener: Arc<dyn Listener>,
+    ) -> Result<(Arc<Election>, ListenerId), StartError> {
         self.check_name(name)?;
         let mut elections = locked(&self.elections);
         if self.stopping.load(Ordering::SeqCst) {
@@ -179,13 +184,14 @@ impl Cluster {
         }
         let running = |other: &&Arc<Election>| other.name == *name && !other.is_stopping();
         if let Some(election) = elections.iter().find(running) {
-            return Ok(election.clone());
+            return Ok((election.clone(), election.join(listener)));
         }
         let election = Arc::new(Election::new(name.clone(), self.clock.clone()));
+        let listener = election.join(listener);
         elections.push(election.clone());
         self.joined.store(true, Ordering::SeqCst);
         runtime().spawn(supervise(self.clone(), election.clone()));
-        Ok(election)
+        Ok((election, listener))
     }
 
     /// Stops every election, then closes connections and files.
@@ -444,7 +450,7 @@ impl Election {
     }
 
     /// Adds a listener. It hears of a term that is led already.
-    pub fn join(&self, listener: Arc<dyn Listener>) -> ListenerId {
+    fn join(&self, listener: Arc<dyn Listener>) -> ListenerId {
         let id = ListenerId::next();
         let mut audience = locked(&self.audience);
         if let Some(term) = &audience.term {
@@ -886,9 +892,8 @@ mod tests {
         let cluster = Cluster::with_backend(config, store, Arc::new(SystemClock)).unwrap();
         let name = ElectionName::new("e").unwrap();
         start_runtime().unwrap();
-        let election = cluster.election(&name).unwrap();
         let heard = Arc::new(Heard::default());
-        election.join(heard.clone());
+        cluster.join(&name, heard.clone()).unwrap();
         let mut words = Vec::new();
         for _ in 0..200 {
             words.extend(heard.take());
@@ -915,7 +920,7 @@ mod tests {
             ]
         );
         assert!(cluster.release_all_now(Duration::from_secs(10)));
-        let late = cluster.election(&name).unwrap_err().to_string();
+        let late = cluster.join(&name, heard).unwrap_err().to_string();
         assert!(late.contains("is being stopped"), "{late}");
     }
 }

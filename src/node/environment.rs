@@ -229,12 +229,11 @@ impl Environment {
             }
             self.leave(name, seat.listener);
         }
-        let election = cluster.election(name)?;
         let ear = Ear {
             link: self.link.clone(),
             on_overrun: cluster.config().on_overrun,
         };
-        let listener = election.join(Arc::new(ear));
+        let (election, listener) = cluster.join(name, Arc::new(ear))?;
         let is_first = {
             let mut seats = self.link.seats();
             seats.push((election.clone(), listener));

@@ -552,8 +552,14 @@ mod alone {
                 (json!({ "max_age": day }), None),
                 (json!({ "storage": "memory" }), None),
                 (json!({ "max_msgs_per_subject": 64 }), None),
-                (json!({ "discard": "old", "max_msgs": 1_000 }), Some("oldest")),
-                (json!({ "discard": "old", "max_bytes": 100_000 }), Some("oldest")),
+                (
+                    json!({ "discard": "old", "max_msgs": 1_000 }),
+                    Some("oldest"),
+                ),
+                (
+                    json!({ "discard": "old", "max_bytes": 100_000 }),
+                    Some("oldest"),
+                ),
                 (json!({ "discard": "old" }), None),
                 (json!({ "retention": "interest" }), Some("retention")),
                 (json!({ "no_ack": true }), Some("no_ack")),
