@@ -201,6 +201,32 @@ mod alone {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn two_changes_that_the_time_of_the_directory_does_not_tell_apart_are_both_seen() {
+        let store = start().await;
+        let election = name("leader");
+        let (a, b) = (store.client("a").await, store.client("b").await);
+        let token = a.win(&election, LONG).await;
+        assert!(a.release(&election, token).await);
+        let dir = store.election(&election);
+        let newest = || {
+            let names = fs::read_dir(&dir).unwrap();
+            let name = names.map(|entry| entry.unwrap().file_name()).max();
+            name.unwrap().to_str().unwrap().parse::<u64>().unwrap()
+        };
+        let file = |number: u64| dir.join(format!("{number:020}"));
+        let free = fs::read(file(newest())).unwrap();
+        let mut hearing = b.watch(&election).await;
+        a.win(&election, LONG).await;
+        let is_alive = |hint| matches!(hint, Hint::Alive { .. });
+        hearing.until("Alive", is_alive).await;
+        // As a release would, but without the bell, and within one tick of the clock.
+        let time = fs::metadata(&dir).unwrap().modified().unwrap();
+        fs::write(file(newest() + 1), free).unwrap();
+        fs::File::open(&dir).unwrap().set_modified(time).unwrap();
+        hearing.until("Free", |hint| hint == Hint::Free).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_leader_that_is_stopped_keeps_its_lease_and_no_longer() {
         let store = start().await;
         let election = name("leader");

@@ -27,6 +27,8 @@ const LOOKS_PER_LEASE: u32 = 20;
 const SHORTEST_PACE: Duration = Duration::from_millis(10);
 /// How often an election that nobody leads is looked at: the bell tells of a new leader before that.
 const IDLE_LOOK: Duration = Duration::from_millis(250);
+/// No file system that can hold the store tells times more coarsely.
+const COARSEST_TIME: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub(super) struct Poller {
@@ -224,7 +226,8 @@ impl Watched {
         let Ok(Some(newest)) = chain::newest(&self.dir) else {
             return false;
         };
-        self.changed = changed;
+        // Times of directories are coarse: another change may follow within the same one.
+        self.changed = changed.filter(|at| at.elapsed().is_ok_and(|age| age > COARSEST_TIME));
         let version = newest.identity();
         if version == self.version {
             return false;
