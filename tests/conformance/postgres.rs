@@ -148,23 +148,5 @@ mod directly {
 
 mod behind_a_pooler {
     // All but what a watch hears.
-    crate::conformance!(super::Fresh<true>;
-        a_free_lease_is_acquired_for_its_whole_duration,
-        a_held_lease_is_denied_and_the_answer_tells_by_whom_and_for_how_long,
-        a_renewal_keeps_its_token_and_extends_the_lease,
-        a_lease_that_is_not_renewed_is_taken_over_under_a_larger_token,
-        a_renewed_lease_is_not_taken_over,
-        a_released_lease_is_free_at_once_and_its_token_is_never_used_again,
-        a_late_renewal_of_an_old_term_changes_nothing,
-        a_late_release_of_an_old_term_changes_nothing,
-        two_instances_with_one_id_are_two,
-        a_process_that_was_started_again_under_its_id_waits_like_a_stranger,
-        a_candidate_that_meets_itself_begins_a_new_term,
-        the_duration_that_counts_is_the_one_in_the_record,
-        eight_racing_clients_never_overlap_and_no_token_is_granted_twice,
-        elections_with_odd_names_do_not_touch_each_other,
-        a_deleted_record_ends_the_term_and_tokens_go_on_growing,
-        rubbish_in_place_of_the_record_is_never_leadership,
-        peeking_tells_the_leader_and_takes_no_part,
-    );
+    crate::conformance!(super::Fresh<true>, without a watch);
 }
