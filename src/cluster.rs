@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
@@ -23,6 +23,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::config::{Config, Kind};
 use crate::identity::{default_instance_id, draw_owner, random_u64};
 use crate::lease::{ElectionName, FailureKind, InstanceId, Leader, LossReason, Token};
+use crate::locked::locked;
 use crate::term::Term;
 
 /// The threads on which blocking file operations may run, beside the one of the runtime.
@@ -684,11 +685,6 @@ async fn supervise(cluster: Arc<Cluster>, election: Arc<Election>) {
     }
     locked(&cluster.elections).retain(|other| !Arc::ptr_eq(other, &election));
     election.stopped.send_replace(true);
-}
-
-/// A panic elsewhere must not take the locks with it: what they guard is valid at every step.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

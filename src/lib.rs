@@ -24,6 +24,7 @@ pub mod cluster;
 pub mod config;
 pub mod identity;
 pub mod lease;
+mod locked;
 pub mod observation;
 pub mod term;
 pub mod timing;

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -17,6 +17,7 @@ use super::observed::{Change, Document, Observed, Record, Records, Written};
 use super::{Attempt, Backend, BackendError, BadStore, Capabilities, Hints, Watch};
 use crate::clock::Clock;
 use crate::lease::{ElectionName, Hint, Leader, Outcome, Owner, Token};
+use crate::locked::locked;
 
 /// Whatever a lease needs that goes through an event loop; the timing of an election asks for more.
 const SHORTEST_LEASE: Duration = Duration::from_millis(100);
@@ -353,10 +354,6 @@ fn too_late(function: &str, key: &str) -> Failure {
 
 fn key(election: &ElectionName) -> String {
     format!("cluster:{election}")
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The store as a place of records.

@@ -8,7 +8,7 @@
 //! one, which a node has for quite other work.
 
 use std::error::Error as _;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 use reqsign_aws_v4::{
@@ -25,6 +25,7 @@ use super::ask_around::{Files, Requests};
 use super::surroundings::{Profile, Surroundings};
 use crate::backend::BackendError;
 use crate::backend::http::excerpt;
+use crate::locked::locked;
 
 /// Keys are replaced so long before they expire, or in the second half of their time.
 const BEFORE_EXPIRY: Duration = Duration::from_secs(5 * 60);
@@ -473,10 +474,6 @@ pub(super) fn words(error: &Error) -> String {
         next = cause.source();
     }
     excerpt(&text)
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

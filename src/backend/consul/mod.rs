@@ -18,7 +18,7 @@ mod watch;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -31,6 +31,7 @@ use super::watchers::Watchers;
 use super::{Attempt, Backend, BackendError, BadStore, Capabilities, Hints, StoreOptions, Watch};
 use crate::clock::Clock;
 use crate::lease::{ElectionName, Leader, Outcome, Owner, Token};
+use crate::locked::locked;
 
 /// So many elections are watched, each of which takes a connection: an agent allows a machine 200.
 const WATCHES: usize = 32;
@@ -155,10 +156,6 @@ impl ConsulStore {
         }
         Some(Arc::clone(watching.entry(election.clone()).or_default()))
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What is kept under an election's key.

@@ -30,7 +30,7 @@ mod record;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -47,6 +47,7 @@ use super::{
 };
 use crate::clock::Clock;
 use crate::lease::{ElectionName, FailureKind, LONGEST_LEASE, Leader, Outcome, Owner, Token};
+use crate::locked::locked;
 
 /// What a cluster with etcd's own settings grants at least.
 const SHORTEST_LEASE: Duration = Duration::from_secs(2);
@@ -673,8 +674,4 @@ fn random_id() -> Result<i64, BackendError> {
     })?;
     // Positive, and never zero, which stands for none.
     Ok(i64::try_from(random >> 1).unwrap_or(i64::MAX).max(1))
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -20,7 +20,7 @@ mod watch;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -39,6 +39,7 @@ use super::watchers::Watchers;
 use super::{Attempt, Backend, BackendError, BadStore, Capabilities, Hints, Watch};
 use crate::clock::Clock;
 use crate::lease::{ElectionName, Leader, Outcome, Owner, Token};
+use crate::locked::locked;
 
 /// The API counts whole seconds, from one.
 const SHORTEST_LEASE: Duration = Duration::from_secs(1);
@@ -289,10 +290,6 @@ impl Kubernetes {
             _ => None,
         }
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Leases {

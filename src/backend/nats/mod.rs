@@ -27,7 +27,7 @@ mod link;
 mod nkey;
 mod watch;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -41,6 +41,7 @@ use super::watchers::Watchers;
 use super::{Attempt, Backend, BackendError, BadStore, Capabilities, Hints, StoreOptions, Watch};
 use crate::clock::Clock;
 use crate::lease::{ElectionName, FailureKind, Leader, Outcome, Owner, Token};
+use crate::locked::locked;
 
 /// See the module's description.
 #[derive(Debug)]
@@ -129,10 +130,7 @@ impl Backend for NatsStore {
         Some(Box::pin(async move {
             let listening = self.watchers.add(election, hints);
             if let Some(running) = self.watchers.begin() {
-                let mut running_watch = self
-                    .running_watch
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner);
+                let mut running_watch = locked(&self.running_watch);
                 while running_watch.try_join_next().is_some() {}
                 running_watch.spawn(watch::run(Arc::clone(&self), running));
             }
@@ -142,12 +140,7 @@ impl Backend for NatsStore {
 
     async fn close(&self) {
         self.watchers.stop();
-        let mut running = std::mem::take(
-            &mut *self
-                .running_watch
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner),
-        );
+        let mut running = std::mem::take(&mut *locked(&self.running_watch));
         running.shutdown().await;
         self.bucket().link.hang_up();
     }
