@@ -4,10 +4,12 @@
 //! and outputs out, on the clock that it is given.
 
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
+use tokio::task::AbortHandle;
 use tracing::{Instrument, Span};
 
 use crate::backend::{Attempt, Backend, BackendError};
@@ -15,6 +17,7 @@ use crate::candidate::{Answer, Candidate, Input, Op, Output, Request, RequestId,
 use crate::clock::{Clock, Moment};
 use crate::identity::{is_ours, trace_id};
 use crate::lease::{ElectionName, FailureKind, Hint, Leader, LossReason, Owner, Token};
+use crate::locked::locked;
 use crate::term::{Lead, Term};
 
 /// Hints that may wait. More are dropped: they only ever say "look again".
@@ -56,18 +59,34 @@ pub enum Event {
 /// Where events go.
 pub type Tell = Arc<dyn Fn(Event) + Send + Sync>;
 
-/// A backend, prepared before its first use. Preparing is tried again until it worked.
+/// The longest that preparing a store may take. It is no attempt: nobody's lead depends on it, and a store that
+/// makes a table, or is far away, needs more than an attempt's time for a dozen requests.
+const PREPARE_LIMIT: Duration = Duration::from_secs(60);
+/// How long a store that is closed may go on being prepared, so that it cleans up after itself.
+const PREPARE_REST: Duration = Duration::from_secs(1);
+
+/// A backend, prepared before its first use. Preparing is tried again until it worked; it goes on when whoever
+/// waits for it gives up, so that a slow store is prepared once, and its checks leave nothing behind.
 #[derive(Debug)]
 pub struct PreparedStore {
     backend: Arc<dyn Backend>,
-    prepared: tokio::sync::OnceCell<()>,
+    is_prepared: AtomicBool,
+    preparing: Mutex<Option<Preparing>>,
+}
+
+#[derive(Debug, Clone)]
+struct Preparing {
+    /// `None`: it goes on.
+    told: watch::Receiver<Option<Result<(), BackendError>>>,
+    task: AbortHandle,
 }
 
 impl PreparedStore {
     pub fn new(backend: Arc<dyn Backend>) -> Self {
         Self {
             backend,
-            prepared: tokio::sync::OnceCell::new(),
+            is_prepared: AtomicBool::new(false),
+            preparing: Mutex::default(),
         }
     }
 
@@ -75,11 +94,67 @@ impl PreparedStore {
         &self.backend
     }
 
-    pub async fn prepare(&self) -> Result<(), BackendError> {
-        self.prepared
-            .get_or_try_init(|| self.backend.prepare())
-            .await
-            .copied()
+    pub async fn prepare(self: &Arc<Self>) -> Result<(), BackendError> {
+        if self.is_prepared.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let mut preparing = locked(&self.preparing)
+            .get_or_insert_with(|| self.begin())
+            .clone();
+        let ended = preparing.told.wait_for(Option::is_some).await;
+        let ended = ended.ok().and_then(|ended| ended.clone());
+        ended.unwrap_or_else(|| {
+            Err(BackendError::transient(
+                "store",
+                format!("the check of {} broke off", self.backend.describe()),
+            ))
+        })
+    }
+
+    fn begin(self: &Arc<Self>) -> Preparing {
+        let (tell, told) = watch::channel(None);
+        let store = Arc::clone(self);
+        let task = tokio::spawn(async move {
+            let _over = Over(&store.preparing);
+            let prepared = tokio::time::timeout(PREPARE_LIMIT, store.backend.prepare()).await;
+            let prepared = prepared.unwrap_or_else(|_| {
+                Err(BackendError::transient(
+                    "timeout",
+                    format!(
+                        "{} could not be checked within {} s",
+                        store.backend.describe(),
+                        PREPARE_LIMIT.as_secs()
+                    ),
+                ))
+            });
+            if prepared.is_ok() {
+                store.is_prepared.store(true, Ordering::Release);
+            }
+            tell.send_replace(Some(prepared));
+        });
+        let task = task.abort_handle();
+        Preparing { told, task }
+    }
+
+    /// Closes the backend.
+    pub async fn close(&self) {
+        let preparing = locked(&self.preparing).clone();
+        if let Some(mut preparing) = preparing {
+            let ended = preparing.told.wait_for(Option::is_some);
+            if tokio::time::timeout(PREPARE_REST, ended).await.is_err() {
+                preparing.task.abort();
+            }
+        }
+        self.backend.close().await;
+    }
+}
+
+/// Lets the next one begin, also after a panic.
+struct Over<'a>(&'a Mutex<Option<Preparing>>);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        *locked(self.0) = None;
     }
 }
 

@@ -21,9 +21,10 @@ use crate::campaign::{Campaign, Command, Event, PreparedStore, Tell};
 use crate::candidate::Rules;
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Config, Kind};
-use crate::identity::{default_instance_id, draw_owner, random_u64};
+use crate::identity::{default_instance_id, draw_owner};
 use crate::lease::{ElectionName, FailureKind, InstanceId, Leader, LossReason, Token};
 use crate::locked::locked;
+use crate::random::random_u64;
 use crate::term::Term;
 
 /// The threads on which blocking file operations may run, beside the one of the runtime.
@@ -204,7 +205,7 @@ impl Cluster {
         for election in &elections {
             election.stopped().await;
         }
-        self.store.backend().close().await;
+        self.store.close().await;
     }
 
     /// For a process that is ending: releases what is held without waiting for callbacks, and blocks
@@ -263,6 +264,7 @@ fn open_backend(config: &Config, clock: &Arc<dyn Clock>) -> Result<Arc<dyn Backe
                 min_replicas: *min_replicas,
                 connect_timeout: config.timing.campaign_limit(),
                 request_timeout: config.timing.request_limit(),
+                patience: config.timing.patience(),
             };
             backend::open(url, &options, clock.clone()).map_err(|bad| {
                 let shown = without_password(url);
@@ -355,7 +357,7 @@ pub async fn start(config: Config) -> Result<Arc<Cluster>, StartError> {
     if let Ok(Err(error)) = tokio::time::timeout(limit, cluster.store.prepare()).await
         && error.kind == FailureKind::Fatal
     {
-        cluster.store.backend().close().await;
+        cluster.store.close().await;
         return Err(match error.code {
             UNSUITABLE => StartError::Config(error.message),
             _ => StartError::Store(error),

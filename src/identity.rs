@@ -3,20 +3,17 @@
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+use crate::environment;
 use crate::lease::{InstanceId, Owner};
+use crate::random::random_u64;
 
 /// `<HOSTNAME or hostname()>-<pid>-<random>`, the same for the whole process.
-///
-/// # Panics
-/// If the system has no source of random numbers.
+#[allow(clippy::missing_panics_doc)] // The second one is always good.
 pub fn default_instance_id() -> &'static InstanceId {
     static ID: OnceLock<InstanceId> = OnceLock::new();
     ID.get_or_init(|| {
-        let host = std::env::var("HOSTNAME")
-            .ok()
-            .filter(|name| !name.is_empty());
-        let host =
-            host.unwrap_or_else(|| gethostname::gethostname().to_string_lossy().into_owned());
+        let host = environment::variable("HOSTNAME")
+            .unwrap_or_else(|| gethostname::gethostname().to_string_lossy().into_owned());
         let unique = format!("-{}-{:08x}", std::process::id(), random_u64() >> 32);
         InstanceId::new(&format!("{}{unique}", host.trim()))
             .or_else(|_| InstanceId::new(&format!("host{unique}")))
@@ -45,12 +42,6 @@ pub fn is_ours(nonce: u64) -> bool {
 
 fn drawn() -> MutexGuard<'static, BTreeSet<u64>> {
     DRAWN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// # Panics
-/// If the system has no source of random numbers.
-pub fn random_u64() -> u64 {
-    getrandom::u64().expect("the system has a source of random numbers")
 }
 
 /// As the W3C's trace context has it.

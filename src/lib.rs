@@ -22,10 +22,12 @@ pub mod candidate;
 pub mod clock;
 pub mod cluster;
 pub mod config;
+pub mod environment;
 pub mod identity;
 pub mod lease;
 mod locked;
 pub mod observation;
+mod random;
 pub mod term;
 pub mod timing;
 

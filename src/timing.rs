@@ -182,6 +182,12 @@ impl Timing {
         self.renew.max(self.lead_limit.saturating_sub(self.renew))
     }
 
+    /// How long an attempt waits on a connection before it tries another one: half of the shortest limit that
+    /// any attempt has, so that the other one is asked while the attempt still counts.
+    pub fn patience(&self) -> Duration {
+        self.campaign_limit().min(self.retried_renewal_limit()) / 2
+    }
+
     /// How long one release may take. Three of them fit into R.
     pub fn release_limit(&self) -> Duration {
         self.renew / RELEASE_TRIES
@@ -362,6 +368,21 @@ mod tests {
         assert_eq!(timing(15_000, 5_000).request_limit(), ms(5_000));
         assert_eq!(timing(60_000, 5_000).request_limit(), ms(27_500));
         assert_eq!(timing(15_000, 9_000).request_limit(), ms(9_000));
+    }
+
+    #[test]
+    fn a_silent_connection_is_given_up_while_a_renewal_and_a_campaign_still_have_as_much_time() {
+        for (lease, renew, patience) in [
+            (15_000, 5_000, 1_250),
+            (60_000, 5_000, 2_500),
+            (15_000, 9_000, 750),
+        ] {
+            assert_eq!(
+                timing(lease, renew).patience(),
+                ms(patience),
+                "{lease}/{renew}"
+            );
+        }
     }
 
     #[test]

@@ -50,6 +50,8 @@ struct Scripted {
     attempts: AtomicUsize,
     releases: AtomicUsize,
     prepare_failures: AtomicUsize,
+    prepare_takes: Duration,
+    prepared: AtomicUsize,
     watches: AtomicUsize,
     notifies: bool,
 }
@@ -120,6 +122,8 @@ impl Backend for Scripted {
     }
 
     async fn prepare(&self) -> Result<(), BackendError> {
+        sleep(self.prepare_takes).await;
+        self.prepared.fetch_add(1, Ordering::SeqCst);
         let left = self.prepare_failures.load(Ordering::SeqCst);
         if left > 0 {
             self.prepare_failures.store(left - 1, Ordering::SeqCst);
@@ -310,6 +314,32 @@ impl Running {
 
 fn near(measured: Duration, wanted: Duration) -> bool {
     measured.abs_diff(wanted) < Duration::from_millis(20)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_prepared_longer_than_attempts_may_take_is_prepared_once_and_then_led_on() {
+    let store = Arc::new(Scripted {
+        prepare_takes: 3 * RENEW,
+        ..Scripted::default()
+    });
+    let mut run = start(&store, OnRenewError::StepDown);
+    run.promoted().await;
+    assert_eq!(store.prepared.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_closed_while_it_is_prepared_may_clean_up_and_is_then_left_alone() {
+    for (takes, prepared) in [(Duration::from_millis(500), 1), (LEASE, 0)] {
+        let store = Arc::new(Scripted {
+            prepare_takes: takes,
+            ..Scripted::default()
+        });
+        let prepare = Arc::new(PreparedStore::new(store.clone()));
+        assert!(timeout(takes / 2, prepare.prepare()).await.is_err());
+        prepare.close().await;
+        sleep(2 * LEASE).await;
+        assert_eq!(store.prepared.load(Ordering::SeqCst), prepared, "{takes:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -14,18 +14,20 @@ use std::fmt;
 use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use http::{HeaderMap, Method};
-use reqwest::{Client, Response, redirect, retry};
+use reqwest::{Client, NoProxy, Proxy, Response, redirect, retry};
 use tokio::time::timeout;
 
 use super::tls::Tls;
 use super::url::Host;
 use super::{BadStore, StoreOptions};
+use crate::environment::variable;
+use crate::locked::locked;
 
 /// No record and no error is longer.
 const LONGEST_ANSWER: usize = 10_000_000;
@@ -84,6 +86,8 @@ pub(super) struct Http {
     connect_timeout: Duration,
     /// How long one request may take, with all that is tried again.
     limit: Duration,
+    /// See [`StoreOptions::patience`]. Of more than two servers each has a part of it.
+    patience: Duration,
 }
 
 struct Server {
@@ -129,6 +133,7 @@ impl Http {
             tls,
             connect_timeout: options.connect_timeout,
             limit: options.request_timeout,
+            patience: options.patience.min(options.request_timeout / 2),
         })
     }
 
@@ -193,7 +198,7 @@ impl Http {
         let count = self.servers.len();
         let first = self.preferred.load(Ordering::Relaxed);
         let tries = count.max(2);
-        let patience = self.limit / u32::try_from(tries + 1).unwrap_or(u32::MAX);
+        let patience = 2 * self.patience / u32::try_from(tries).unwrap_or(u32::MAX);
         let (mut begun, mut outcome, mut asked_before) = (0, None, false);
         let mut running = FuturesUnordered::new();
         loop {
@@ -212,7 +217,7 @@ impl Http {
                     // All have failed.
                     Ok(None) => return outcome.expect("at least one try"),
                     Err(_) => {
-                        // Whoever gives up waiting leaves this for whoever asks next.
+                        // Whatever is asked next is asked elsewhere.
                         self.servers[number].forget_pool();
                         self.preferred
                             .store((number + 1) % count, Ordering::Relaxed);
@@ -251,13 +256,14 @@ impl Http {
 
     async fn once(&self, number: usize, asked: &Asked<'_>, stream: bool) -> Result<Reply, Broken> {
         let server = &self.servers[number];
-        let (pool, number) = server.pool(self)?;
+        let (client, pool) = server.pool(self).await?;
         let mut doubt = Doubt {
-            server,
-            number,
+            http: self,
+            server: number,
+            pool,
             dismissed: false,
         };
-        let result = server.send(&pool, asked, stream).await;
+        let result = server.send(&client, asked, stream).await;
         doubt.dismissed = result.is_ok();
         result
     }
@@ -286,33 +292,63 @@ fn worse(
 }
 
 impl Server {
-    fn pool(&self, http: &Http) -> Result<(Client, u64), Broken> {
-        let mut slot = self.lock();
-        if let Some(pool) = &slot.pool {
-            return Ok((pool.clone(), slot.number));
+    async fn pool(&self, http: &Http) -> Result<(Client, u64), Broken> {
+        let current = |slot: &Slot| Some((slot.pool.clone()?, slot.number));
+        if let Some(current) = current(&self.lock()) {
+            return Ok(current);
         }
-        // Certificates are read anew: they may have been replaced, as they are before they expire.
-        let pool = self.new_pool(http).map_err(|message| Broken {
+        let pool = self.new_pool(http).await.map_err(|message| Broken {
             why: Why::Distrust,
             message,
         })?;
+        let mut slot = self.lock();
+        // Of several that began at the same time the first counts.
+        if let Some(current) = current(&slot) {
+            return Ok(current);
+        }
         slot.number += 1;
         slot.pool = Some(pool.clone());
         Ok((pool, slot.number))
     }
 
-    fn new_pool(&self, http: &Http) -> Result<Client, String> {
-        let tls = http.tls.clone().unwrap_or_default().client_config()?;
+    async fn new_pool(&self, http: &Http) -> Result<Client, String> {
+        let tls = http.tls.clone().unwrap_or_default().client_config().await?;
         let mut builder = Client::builder()
             .tls_backend_preconfigured(tls)
             .redirect(redirect::Policy::none())
             .retry(retry::never())
             .connect_timeout(http.connect_timeout)
             .user_agent(concat!("whenleader/", env!("CARGO_PKG_VERSION")));
-        if self.is_near {
-            builder = builder.no_proxy();
+        builder = builder.no_proxy();
+        if let Some(proxy) = self.proxy()? {
+            builder = builder.proxy(proxy);
         }
         builder.build().map_err(|error| chain(&error))
+    }
+
+    /// The one that the environment names for servers like this.
+    fn proxy(&self) -> Result<Option<Proxy>, String> {
+        if self.is_near {
+            return Ok(None);
+        }
+        // In a CGI program, `HTTP_PROXY` is a header of whoever asks.
+        let upper = |name: &&str| *name != "HTTP_PROXY" || variable("REQUEST_METHOD").is_none();
+        let names = if self.base.starts_with("https:") {
+            ["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"]
+        } else {
+            ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"]
+        };
+        let mut counting = names.into_iter().filter(upper);
+        let found = counting.find_map(|name| Some((name, variable(name)?)));
+        let Some((name, url)) = found else {
+            return Ok(None);
+        };
+        let proxy = Proxy::all(url)
+            // The value is not shown: it may hold a password.
+            .map_err(|_| format!("the environment variable {name} holds no URL of a proxy"))?;
+        let excepted = variable("no_proxy").or_else(|| variable("NO_PROXY"));
+        let excepted = excepted.and_then(|list| NoProxy::from_string(&list));
+        Ok(Some(proxy.no_proxy(excepted)))
     }
 
     async fn send(&self, pool: &Client, asked: &Asked<'_>, stream: bool) -> Result<Reply, Broken> {
@@ -362,23 +398,34 @@ impl Server {
     }
 
     fn lock(&self) -> MutexGuard<'_, Slot> {
-        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.slot)
     }
 }
 
-/// Replaces a server's connections unless an answer came: others of them may be as dead.
+/// Unless an answer came, replaces a server's connections, since others of them may be as dead, and turns to the
+/// next server: whoever gives up waiting leaves both for whoever asks next.
 struct Doubt<'a> {
-    server: &'a Server,
-    number: u64,
+    http: &'a Http,
+    server: usize,
+    pool: u64,
     dismissed: bool,
 }
 
 impl Drop for Doubt<'_> {
     fn drop(&mut self) {
-        let mut slot = self.server.lock();
-        if !self.dismissed && slot.number == self.number {
+        if self.dismissed {
+            return;
+        }
+        let Http {
+            servers, preferred, ..
+        } = self.http;
+        let mut slot = servers[self.server].lock();
+        if slot.number == self.pool {
             slot.pool = None;
         }
+        let next = (self.server + 1) % servers.len();
+        let (set, get) = (Ordering::Relaxed, Ordering::Relaxed);
+        let _ = preferred.compare_exchange(self.server, next, set, get);
     }
 }
 
@@ -654,6 +701,17 @@ mod tests {
             }
             assert_eq!((times(&bad_count), times(&good_count)), (1, 3));
         }
+    }
+
+    #[tokio::test]
+    async fn a_server_that_says_nothing_is_left_also_by_what_must_not_be_sent_twice() {
+        let ((bad, _), (good, count)) = (server(Does::Nothing).await, server(GOOD).await);
+        let http = http(&[bad, good]);
+        let asked = asked(false);
+        let given_up = timeout(LIMIT / 3, http.ask(&asked, |_| false));
+        assert!(given_up.await.is_err());
+        let answer = http.ask(&asked, |_| false).await;
+        assert_eq!((answer.expect("an answer").status, times(&count)), (200, 1));
     }
 
     #[tokio::test]

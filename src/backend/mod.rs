@@ -4,9 +4,10 @@
 //! thing and says what came of it. It never decides who leads, keeps no timers of its own for that,
 //! and never compares a remote time stamp with a local clock.
 //!
-//! Adding a store: one module here, and one row in `STORES`.
+//! Adding a store: one module here, and one row in `STORES`; docs/architecture.md has the whole list.
 
 mod aws;
+mod blocking;
 pub mod consul;
 pub mod etcd;
 pub mod file;
@@ -36,10 +37,16 @@ use crate::lease::{ElectionName, FailureKind, Hint, Leader, Outcome, Owner, Toke
 
 type Open = fn(&str, &StoreOptions, Arc<dyn Clock>) -> Result<Arc<dyn Backend>, BadStore>;
 
-/// One kind of store: the schemes of its URLs, how one is written, and its constructor.
+/// One kind of store.
 struct Store {
+    /// Of its URLs.
     schemes: &'static [&'static str],
+    /// How one is written.
     example: &'static str,
+    /// Those of its URL's parameters that hold no secret, whatever else is wrong with the URL.
+    harmless: &'static [&'static str],
+    /// Words that follow "must": why `minReplicas` is not for this store. `None`: it waits for so many.
+    no_min_replicas: Option<&'static str>,
     open: Open,
 }
 
@@ -47,6 +54,8 @@ const STORES: &[Store] = &[
     Store {
         schemes: &["file"],
         example: "file:<directory>",
+        harmless: &["force"],
+        no_min_replicas: Some("be left out with the embedded store: it has no replicas"),
         open: file::open,
     },
     Store {
@@ -60,53 +69,116 @@ const STORES: &[Store] = &[
             "valkey+unix",
         ],
         example: "redis://[:<password>@]<host>[:<port>]",
+        harmless: &["prefix", "db", "user", "ca", "cert", "key"],
+        no_min_replicas: None,
         open: redis::open,
     },
     Store {
         schemes: &["etcd", "etcds"],
         example: "etcd://[<user>:<password>@]<host>[:<port>]",
+        harmless: &["prefix", "ca", "cert", "key"],
+        no_min_replicas: Some(
+            "be left out with etcd: every write there is confirmed by most members",
+        ),
         open: etcd::open,
     },
     Store {
         schemes: &["postgres", "postgresql", "socket"],
         example: "postgres://<user>:<password>@<host>[:<port>]/<database>",
+        harmless: &[
+            "sslmode",
+            "sslrootcert",
+            "sslcert",
+            "sslkey",
+            "host",
+            "port",
+            "dbname",
+            "db",
+            "user",
+            "schema",
+            "table",
+            "target_session_attrs",
+            "channel_binding",
+            "application_name",
+            "connect_timeout",
+        ],
+        no_min_replicas: Some(
+            "be left out with PostgreSQL: its synchronous_standby_names says who must have a write",
+        ),
         open: postgres::open,
     },
     Store {
         schemes: &["mysql", "mariadb"],
         example: "mysql://<user>:<password>@<host>[:<port>]/<database>",
+        harmless: &[
+            "ssl-mode",
+            "sslmode",
+            "socket",
+            "table",
+            "ca",
+            "cert",
+            "key",
+            "connect_timeout",
+        ],
+        no_min_replicas: Some(
+            "be left out with MySQL and MariaDB: semi-synchronous replication is set up on the server",
+        ),
         open: mysql::open,
     },
     Store {
         schemes: &["s3"],
         example: "s3://<bucket>",
+        harmless: &["region", "endpoint", "path_style", "ca", "cert", "key"],
+        no_min_replicas: Some(
+            "be left out with S3: it answers when an object is stored in all its places",
+        ),
         open: aws::s3::open,
     },
     Store {
         schemes: &["dynamodb"],
         example: "dynamodb://<table>",
+        harmless: &["region", "endpoint", "create", "ca", "cert", "key"],
+        no_min_replicas: Some(
+            "be left out with DynamoDB: it answers when most copies have a write",
+        ),
         open: aws::dynamodb::open,
     },
     Store {
         schemes: &["nats", "tls"],
         example: "nats://[<user>:<password>@]<host>[:<port>]",
+        harmless: &[
+            "bucket", "replicas", "inbox", "creds", "nkey", "tlsFirst", "ca", "cert", "key",
+        ],
+        no_min_replicas: Some(
+            "be left out with NATS: every write is confirmed by most servers that keep the bucket, and how many those are is set with ?replicas=<n>",
+        ),
         open: nats::open,
     },
     Store {
         schemes: &["consul", "consuls"],
         example: "consul://[:<token>@]<host>[:<port>]",
+        harmless: &["prefix", "dc", "token_file", "ca", "cert", "key"],
+        no_min_replicas: Some(
+            "be left out with Consul: every write there is confirmed by most servers",
+        ),
         open: consul::open,
     },
 ];
 
-/// Stores that people ask for by these schemes, and that this version does not have.
-const ABSENT: &[&str] = &[
-    "redis-sentinel",
-    "rediss-sentinel",
-    "redis+sentinel",
-    "redis-cluster",
-    "mongodb",
-    "mongodb+srv",
+/// What people ask for by these schemes and this version does not have, and what to do instead.
+const ABSENT: &[(&[&str], &str)] = &[
+    (
+        &["redis-sentinel", "rediss-sentinel", "redis+sentinel"],
+        "name the master, or a proxy or service that follows it: this version asks no Sentinel",
+    ),
+    (
+        &["redis-cluster", "rediss-cluster"],
+        "elect on a Redis that is no Cluster: this version follows no slots",
+    ),
+    (
+        &["mongodb", "mongodb+srv"],
+        "give startCluster() a store of your own over your MongoDB client: docs/stores.md has the twenty lines",
+    ),
 ];
 
 /// What a store needs to know beside its URL.
@@ -114,12 +186,15 @@ const ABSENT: &[&str] = &[
 pub struct StoreOptions {
     /// What a relative path starts from.
     pub base_dir: PathBuf,
-    /// How many replicas must have a write before it counts, for stores that replicate asynchronously.
+    /// How many replicas must have a write before it counts. Only for a store that has a say in that.
     pub min_replicas: Option<u32>,
     /// How long making a connection may take.
     pub connect_timeout: Duration,
     /// How long one request may wait for its answer, unless its sender gives it up earlier.
     pub request_timeout: Duration,
+    /// After how long a connection without an answer is taken for dead, so that what was asked is asked on
+    /// another one while there is time: the shortest attempt of an election is twice as long.
+    pub patience: Duration,
 }
 
 impl StoreOptions {
@@ -130,6 +205,7 @@ impl StoreOptions {
             min_replicas: None,
             connect_timeout: Duration::from_secs(5),
             request_timeout: Duration::from_secs(5),
+            patience: Duration::from_millis(1_250),
         }
     }
 }
@@ -161,14 +237,26 @@ pub fn open(
     let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
     let scheme = scheme.to_ascii_lowercase();
     if let Some(store) = STORES.iter().find(|s| s.schemes.contains(&&*scheme)) {
-        return (store.open)(url, options, clock);
+        let replicas = |rule: &str| BadStore {
+            parameter: "minReplicas",
+            rule: rule.into(),
+        };
+        return match (options.min_replicas, store.no_min_replicas) {
+            (Some(_), Some(rule)) => Err(replicas(rule)),
+            (Some(0), None) => Err(replicas("be at least 1")),
+            _ => (store.open)(url, options, clock),
+        };
     }
     let known: Vec<_> = STORES.iter().map(|store| store.example).collect();
     let known = known.join(", ");
-    Err(BadStore::url(if ABSENT.contains(&&*scheme) {
-        format!("be one of {known}: this version has no store for {scheme}:")
-    } else {
-        format!("be the URL of a store: one of {known}")
+    let absent = ABSENT
+        .iter()
+        .find(|(schemes, _)| schemes.contains(&&*scheme));
+    Err(BadStore::url(match absent {
+        Some((_, cure)) => {
+            format!("be one of {known}; this version has none for {scheme}: - {cure}")
+        }
+        None => format!("be the URL of a store: one of {known}"),
     }))
 }
 
@@ -221,42 +309,6 @@ fn masked_credentials(credentials: &str) -> String {
 
 /// `text` is nothing, or begins with `?` or `#`. Shows what is known to be no secret.
 fn masked_parameters(text: &str) -> String {
-    const HARMLESS: &[&str] = &[
-        "prefix",
-        "db",
-        "user",
-        "ca",
-        "cert",
-        "key",
-        "force",
-        "sslmode",
-        "ssl-mode",
-        "socket",
-        "table",
-        "bucket",
-        "region",
-        "endpoint",
-        "path_style",
-        "create",
-        "host",
-        "port",
-        "dbname",
-        "schema",
-        "sslrootcert",
-        "sslcert",
-        "sslkey",
-        "target_session_attrs",
-        "channel_binding",
-        "application_name",
-        "connect_timeout",
-        "replicas",
-        "inbox",
-        "creds",
-        "nkey",
-        "tlsFirst",
-        "dc",
-        "token_file",
-    ];
     const SECRET: &[&str] = &["pass", "password"];
     let Some(parameters) = text.strip_prefix('?') else {
         return if text.is_empty() { "" } else { "#***" }.into();
@@ -265,7 +317,8 @@ fn masked_parameters(text: &str) -> String {
     let masked = parameters.split('&').map(|parameter| {
         let name = parameter.split('=').next().unwrap_or_default();
         // A raw & may be a part of the password before it.
-        if HARMLESS.contains(&name) && !secret && !parameter.contains('#') {
+        let is_harmless = STORES.iter().any(|store| store.harmless.contains(&name));
+        if is_harmless && !secret && !parameter.contains('#') {
             return parameter.to_owned();
         }
         secret = true;
@@ -511,7 +564,36 @@ mod tests {
             assert!(bad.rule.contains("file:<directory>"), "{url}: {}", bad.rule);
             assert!(bad.rule.contains("redis://"), "{url}: {}", bad.rule);
         }
-        assert!(refused("mongodb://h/db").rule.contains("this version"));
+        for (url, cure) in [
+            ("mongodb+srv://h/db", "store of your own"),
+            ("redis-sentinel://h", "name the master"),
+        ] {
+            let bad = refused(url);
+            assert!(bad.rule.contains("this version"), "{}", bad.rule);
+            assert!(bad.rule.contains(cure), "{}", bad.rule);
+        }
+    }
+
+    #[test]
+    fn only_a_store_that_waits_for_replicas_takes_a_number_of_them() {
+        for store in STORES {
+            let url = match store.schemes[0] {
+                "file" => "file:x".to_owned(),
+                scheme => format!("{scheme}://host-1"),
+            };
+            let mut options = StoreOptions::new(".");
+            let mut with = |number| {
+                options.min_replicas = number;
+                open(&url, &options, Arc::new(SystemClock)).map(drop)
+            };
+            let refused = with(Some(1)).err();
+            assert_eq!(
+                refused.map(|bad| bad.parameter),
+                store.no_min_replicas.map(|_| "minReplicas"),
+                "{url}"
+            );
+            assert_eq!(with(Some(0)).unwrap_err().parameter, "minReplicas");
+        }
     }
 
     #[test]

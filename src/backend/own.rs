@@ -13,19 +13,17 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use tokio::time::{sleep, timeout};
 
-use super::observed::{Change, Document, Observed, Record, Records, Written};
-use super::{Attempt, Backend, BackendError, BadStore, Capabilities, Hints, Watch};
+use super::observed::{Document, Kept, Observed, ObservedStore, Values};
+use super::watchers::{Running, WatchersByElection};
+use super::{Backend, BackendError, BadStore, Capabilities, Hints, Watch};
 use crate::clock::Clock;
-use crate::lease::{ElectionName, Hint, Leader, Outcome, Owner, Token};
+use crate::lease::ElectionName;
 use crate::locked::locked;
 
 /// Whatever a lease needs that goes through an event loop; the timing of an election asks for more.
 const SHORTEST_LEASE: Duration = Duration::from_millis(100);
 /// What happens more often than this is looked at together.
 const SHORTEST_GAP: Duration = Duration::from_millis(25);
-/// The first pause after a watch that failed; later ones double, up to the longest.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// A call that is given up after less than this part of the time that any may take did not lack time.
 const PATIENCE: u32 = 4;
 
@@ -211,60 +209,45 @@ pub fn over(
     let table = Table {
         store,
         limit: options.request_limit,
+        election: options.election,
         get: Silence::of("get"),
         set: Silence::of("compareAndSet"),
+        watchers: WatchersByElection::default(),
     };
-    Arc::new(Own {
-        leases: Observed::new(table, clock),
-        election: options.election,
-    })
-}
-
-#[derive(Debug)]
-struct Own {
-    leases: Observed<Table>,
-    election: ElectionName,
+    Arc::new(Observed::new(table, clock))
 }
 
 #[async_trait]
-impl Backend for Own {
+impl ObservedStore for Table {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             shortest_lease: SHORTEST_LEASE,
-            notifies: self.store().watches(),
+            notifies: self.store.watches(),
         }
     }
 
     fn describe(&self) -> String {
-        self.store().name()
+        self.store.name()
     }
 
     /// Nothing can be written without a trace, since a record cannot be deleted.
     async fn prepare(&self) -> Result<(), BackendError> {
-        self.leases.records.read(&self.election).await.map(|_| ())
+        self.get(&self.election).await.map(|_| ())
     }
 
-    async fn attempt(&self, attempt: &Attempt<'_>) -> Result<Outcome, BackendError> {
-        self.leases.attempt(attempt).await
-    }
-
-    async fn release(
-        &self,
-        election: &ElectionName,
-        owner: &Owner,
-        token: Token,
-    ) -> Result<bool, BackendError> {
-        self.leases.release(election, owner, token).await
-    }
-
-    async fn peek(&self, election: &ElectionName) -> Result<Option<Leader>, BackendError> {
-        self.leases.peek(election).await
-    }
-
-    fn watch(self: Arc<Self>, election: ElectionName, hints: Hints) -> Option<Watch> {
-        let watches = self.store().watches();
-        watches
-            .then(|| Box::pin(async move { self.keep_watching(&election, &hints).await }) as Watch)
+    fn watch(leases: &Arc<Observed<Self>>, election: ElectionName, hints: Hints) -> Option<Watch> {
+        if !leases.records.store.watches() {
+            return None;
+        }
+        let leases = Arc::clone(leases);
+        Some(Box::pin(async move {
+            let run = |running| keep_watching(Arc::clone(&leases), election.clone(), running);
+            let watchers = &leases.records.watchers;
+            let listening = watchers.listen(election.clone(), hints, usize::MAX, run);
+            if let Some(listening) = listening {
+                listening.forward().await;
+            }
+        }))
     }
 
     fn needs_event_loop(&self) -> bool {
@@ -272,76 +255,56 @@ impl Backend for Own {
     }
 
     async fn close(&self) {
-        self.store().close();
+        self.watchers.close().await;
+        self.store.close();
     }
 }
 
-impl Own {
-    fn store(&self) -> &Arc<dyn LeaseStore> {
-        &self.leases.records.store
+/// Until nobody listens.
+async fn keep_watching(leases: Arc<Observed<Table>>, election: ElectionName, mut running: Running) {
+    while !running.has_ended() {
+        let failure = hear(&leases, &election, &mut running).await;
+        let Err(failure) = failure else { return };
+        let error = BackendError::transient(failure.code, failure.message);
+        running.lost(&leases.records.store.name(), &error).await;
     }
+}
 
-    /// Until nobody listens.
-    async fn keep_watching(&self, election: &ElectionName, hints: &Hints) {
-        let mut pause = FIRST_PAUSE;
-        let mut is_blind = false;
+/// Until the watch breaks, or (`Ok`) nobody listens any more.
+async fn hear(
+    leases: &Observed<Table>,
+    election: &ElectionName,
+    running: &mut Running,
+) -> Result<(), Failure> {
+    let changes = Arc::<Changes>::default();
+    let records = &leases.records;
+    let watchers = Arc::clone(running.watchers());
+    let key = key(election);
+    let begun = timeout(
+        records.limit,
+        records.store.watch(&key, Arc::clone(&changes)),
+    );
+    let begun = begun.await.map_err(|_| too_late("watch", &key))?;
+    let _watching = begun?;
+    loop {
+        running.hears_all();
+        // What changed is not known until it was read, and nobody may tell of it once more.
+        let read = timeout(records.limit, records.get(election)).await;
+        let entry = read
+            .map_err(|_| too_late("get", &key))?
+            .map_err(|error| Failure::new(error.code, error.message))?;
+        if let Some(hint) = leases.saw(election, entry) {
+            watchers.tell_all(hint);
+        }
+        sleep(SHORTEST_GAP).await;
         loop {
-            let began = Instant::now();
-            let failure = tokio::select! {
-                failure = self.hear(election, hints, &mut is_blind) => failure,
-                () = hints.closed() => return,
-            };
-            if !std::mem::replace(&mut is_blind, true) {
-                let store = self.store().name();
-                tracing::warn!(%election, store, code = failure.code, "changes are not heard of, so this instance asks at every interval: {}", failure.message);
-                if hints.send(Hint::Blind).await.is_err() {
-                    return;
-                }
+            if running.has_ended() {
+                return Ok(());
             }
-            if began.elapsed() > LONGEST_PAUSE {
-                pause = FIRST_PAUSE;
-            }
+            running.hears_all();
             tokio::select! {
-                () = sleep(pause) => pause = (2 * pause).min(LONGEST_PAUSE),
-                () = hints.closed() => return,
-            }
-        }
-    }
-
-    /// Until the watch breaks.
-    async fn hear(&self, election: &ElectionName, hints: &Hints, is_blind: &mut bool) -> Failure {
-        let changes = Arc::<Changes>::default();
-        let records = &self.leases.records;
-        let key = key(election);
-        let begun = timeout(
-            records.limit,
-            self.store().watch(&key, Arc::clone(&changes)),
-        )
-        .await;
-        let _watching = match begun {
-            Ok(Ok(watching)) => watching,
-            Ok(Err(failure)) => return failure,
-            Err(_) => return too_late("watch", &key),
-        };
-        if std::mem::take(is_blind) {
-            tracing::info!(%election, "changes are heard of again");
-        }
-        // Whoever does not listen any more is found out by the caller.
-        let _ = hints.send(Hint::Watching).await;
-        loop {
-            match timeout(records.limit, records.read(election)).await {
-                Ok(Ok(entry)) => {
-                    if let Some(hint) = self.leases.saw(election, entry) {
-                        let _ = hints.send(hint).await;
-                    }
-                }
-                // What changed is not known now, and nobody may tell of it once more.
-                Ok(Err(error)) => return Failure::new(error.code, error.message),
-                Err(_) => return too_late("get", &key),
-            }
-            sleep(SHORTEST_GAP).await;
-            if let Err(failure) = changes.next().await {
-                return failure;
+                told = changes.next() => break told?,
+                () = watchers.changed() => {}
             }
         }
     }
@@ -361,8 +324,11 @@ fn key(election: &ElectionName) -> String {
 struct Table {
     store: Arc<dyn LeaseStore>,
     limit: Duration,
+    /// The one whose record is looked at when the cluster starts.
+    election: ElectionName,
     get: Silence,
     set: Silence,
+    watchers: WatchersByElection,
 }
 
 /// A function, and whether it was told that it does not answer.
@@ -381,62 +347,26 @@ impl Silence {
     }
 }
 
-#[derive(Debug, Clone)]
-struct Entry {
-    version: String,
-    document: Document,
-}
-
 #[async_trait]
-impl Records for Table {
-    type Entry = Entry;
+impl Values for Table {
+    type Version = String;
 
-    fn record(&self, entry: &Entry) -> Record {
-        entry.document.record(&*entry.version)
-    }
-
-    async fn read(&self, election: &ElectionName) -> Result<Option<Entry>, BackendError> {
+    async fn get(&self, election: &ElectionName) -> Result<Option<Kept<String>>, BackendError> {
         let key = key(election);
         let found = self.ask(&self.get, &key, self.store.get(&key)).await;
         let found = found.map_err(Failure::of_read)?;
-        Ok(found.map(|Found { version, value }| Entry {
-            version,
-            document: Document::read(value.as_bytes()),
-        }))
+        Ok(found.map(|Found { version, value }| Kept::new(version, value.as_bytes())))
     }
 
-    async fn create(
+    async fn put(
         &self,
         election: &ElectionName,
-        owner: &Owner,
-        token: Token,
-        duration: Duration,
-    ) -> Result<Option<Entry>, BackendError> {
-        let document = Document::first(owner, token, duration);
-        self.set(election, None, document).await
-    }
-
-    async fn write(
-        &self,
-        election: &ElectionName,
-        over: &Entry,
-        change: Change<'_>,
-    ) -> Result<Written<Entry>, BackendError> {
-        let document = over.document.changed(change);
-        let written = self.set(election, Some(&over.version), document).await?;
-        Ok(written.map_or(Written::Changed, Written::Done))
-    }
-}
-
-impl Table {
-    async fn set(
-        &self,
-        election: &ElectionName,
-        expected: Option<&str>,
-        document: Document,
-    ) -> Result<Option<Entry>, BackendError> {
+        over: Option<&String>,
+        document: &Document,
+    ) -> Result<Option<String>, BackendError> {
         let key = key(election);
         let text = document.text();
+        let expected = over.map(String::as_str);
         let set = self.store.compare_and_set(&key, expected, &text);
         let written = self.ask(&self.set, &key, set).await;
         match written.map_err(Failure::of_write)? {
@@ -446,11 +376,12 @@ impl Table {
                 );
                 Err(Failure::new(Failure::BAD_ANSWER, message).of_write())
             }
-            Some(version) => Ok(Some(Entry { version, document })),
-            None => Ok(None),
+            written => Ok(written),
         }
     }
+}
 
+impl Table {
     async fn ask<T>(
         &self,
         function: &Silence,

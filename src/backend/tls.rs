@@ -12,6 +12,8 @@ use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
 };
 
+use super::blocking::blocking;
+
 /// What a server must prove, and what this side shows.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Tls {
@@ -34,8 +36,13 @@ pub(super) enum Verify {
 }
 
 impl Tls {
-    /// Reads the certificates. `Err`: what is wrong with them.
-    pub fn client_config(&self) -> Result<ClientConfig, String> {
+    /// Reads the certificates anew: they are replaced while processes run. `Err`: what is wrong with them.
+    pub async fn client_config(&self) -> Result<ClientConfig, String> {
+        let tls = self.clone();
+        blocking(move || tls.read()).await
+    }
+
+    fn read(&self) -> Result<ClientConfig, String> {
         let provider = Arc::new(ring::default_provider());
         let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
@@ -254,8 +261,7 @@ mod tests {
             let _ = StreamOwned::new(connection, socket).write_all(b"!");
         });
         let name = ServerName::try_from(called.to_owned()).unwrap();
-        let connection =
-            ClientConnection::new(Arc::new(tls.client_config().unwrap()), name).unwrap();
+        let connection = ClientConnection::new(Arc::new(tls.read().unwrap()), name).unwrap();
         let mut stream = StreamOwned::new(connection, TcpStream::connect(address).unwrap());
         let read = stream.read(&mut [0]).is_ok_and(|length| length == 1);
         drop(stream);
@@ -318,7 +324,7 @@ mod tests {
             (showing(&certificate, &key), &key),
             (showing(&absent, &key), &absent),
         ] {
-            let why = tls.client_config().map(drop).unwrap_err();
+            let why = tls.read().map(drop).unwrap_err();
             assert!(why.contains(named.to_str().unwrap()), "{why}");
         }
     }

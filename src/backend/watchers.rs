@@ -1,30 +1,55 @@
-//! Who listens to which election: the part that every store's watch has in common. One connection or
-//! thread of a store, the runner, serves all its elections, and hands out hints through this.
+//! Who listens to which election, and whoever hears for them: the part that every store's watch has in
+//! common. One task of a store, the runner, serves all elections of a [`Watchers`], and hands out hints through
+//! its [`Running`]. It says what it hears; who must be told of what, how long to rest after a failure, and when
+//! there is nothing left to do, is decided here.
 //!
 //! A campaign that is slow to listen loses none of what counts: of each kind the latest hint waits for
 //! it, and a runner never waits for a campaign.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
 
-use super::Hints;
-use crate::lease::{ElectionName, Hint};
+use super::{BackendError, Hints};
+use crate::lease::{ElectionName, FailureKind, Hint};
+use crate::locked::locked;
+use crate::random::jittered;
+
+/// The first rest after a failure; later ones double, up to the longest.
+const FIRST_REST: Duration = Duration::from_millis(100);
+const LONGEST_REST: Duration = Duration::from_secs(5);
+/// After a fatal failure: a right that was missing may be given while this process runs.
+const REST_WITHOUT_RIGHT: Duration = Duration::from_secs(60);
+/// What was heard for so long was no flicker: the next rest is the first again.
+const SETTLED: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Default)]
 pub(super) struct Watchers {
     inner: Mutex<Inner>,
     changed: Notify,
+    /// The runner, and those that are just ending.
+    runners: Mutex<JoinSet<()>>,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
     next_id: u64,
     generation: u64,
-    listeners: HashMap<ElectionName, Vec<(u64, Arc<Unheard>)>>,
+    listeners: HashMap<ElectionName, Vec<Ear>>,
     running: bool,
     stopped: bool,
+}
+
+#[derive(Debug)]
+struct Ear {
+    id: u64,
+    unheard: Arc<Unheard>,
+    /// What it was told last of the watch itself: that changes are heard, or that they are not.
+    hears: Option<bool>,
 }
 
 /// One campaign that listens. Its drop ends the listening.
@@ -51,6 +76,8 @@ struct Latest {
     watch: Option<Hint>,
     free: bool,
     alive: Option<Hint>,
+    /// Nobody will ever add anything: the runner died.
+    is_over: bool,
 }
 
 /// The right to be the only runner. Its drop lets another one begin.
@@ -58,20 +85,60 @@ struct Latest {
 pub(super) struct Running {
     watchers: Arc<Watchers>,
     ended: bool,
+    rest: Duration,
+    /// Since when changes are heard without a break.
+    hears_since: Option<Instant>,
+    /// The store of which it was logged that changes are not heard.
+    silent: Option<String>,
 }
 
 impl Watchers {
+    /// Adds a campaign; `run` becomes the runner if there is none.
+    pub fn listen<Run>(
+        self: &Arc<Self>,
+        election: ElectionName,
+        hints: Hints,
+        run: impl FnOnce(Running) -> Run,
+    ) -> Listening
+    where
+        Run: Future<Output = ()> + Send + 'static,
+    {
+        let listening = self.add(election, hints);
+        let mut runners = locked(&self.runners);
+        while runners.try_join_next().is_some() {}
+        if let Some(running) = self.begin() {
+            runners.spawn(run(running));
+        }
+        listening
+    }
+
+    /// No runner goes on, and none begins any more.
+    pub fn stop(&self) {
+        locked(&self.inner).stopped = true;
+        self.changed.notify_one();
+    }
+
+    /// The same, and waits for it.
+    pub async fn close(&self) {
+        self.stop();
+        let mut runners = std::mem::take(&mut *locked(&self.runners));
+        runners.shutdown().await;
+    }
+
+    /// For a runner that is no task: whoever begins by [`Watchers::begin`] starts it.
     pub fn add(self: &Arc<Self>, election: ElectionName, hints: Hints) -> Listening {
-        let mut inner = self.lock();
+        let mut inner = locked(&self.inner);
         let id = inner.next_id;
         inner.next_id += 1;
         inner.generation += 1;
         let unheard = Arc::<Unheard>::default();
-        inner
-            .listeners
-            .entry(election.clone())
-            .or_default()
-            .push((id, Arc::clone(&unheard)));
+        let ear = Ear {
+            id,
+            unheard: Arc::clone(&unheard),
+            hears: None,
+        };
+        let listeners = inner.listeners.entry(election.clone());
+        listeners.or_default().push(ear);
         self.changed.notify_one();
         Listening {
             watchers: Arc::clone(self),
@@ -84,7 +151,7 @@ impl Watchers {
 
     /// `Some`: a runner must be started now.
     pub fn begin(self: &Arc<Self>) -> Option<Running> {
-        let mut inner = self.lock();
+        let mut inner = locked(&self.inner);
         if inner.running || inner.stopped {
             return None;
         }
@@ -92,54 +159,62 @@ impl Watchers {
         Some(Running {
             watchers: Arc::clone(self),
             ended: false,
+            rest: FIRST_REST,
+            hears_since: None,
+            silent: None,
         })
-    }
-
-    /// No runner goes on, and none begins any more.
-    pub fn stop(&self) {
-        self.lock().stopped = true;
-        self.changed.notify_one();
     }
 
     /// Whether a runner has nothing left to do.
     pub fn is_over(&self) -> bool {
-        self.lock().is_over()
+        locked(&self.inner).is_over()
     }
 
-    /// Waits until somebody begins or ends listening, or [`Watchers::stop`]. For one waiter.
+    /// Waits until somebody begins or ends listening, or [`Watchers::close`]. For one waiter.
     pub async fn changed(&self) {
         self.changed.notified().await;
     }
 
     /// Changes whenever somebody begins or ends listening.
     pub fn generation(&self) -> u64 {
-        self.lock().generation
+        locked(&self.inner).generation
     }
 
-    /// Each election with the number of its latest listener, by which a new one shows.
-    pub fn elections(&self) -> Vec<(ElectionName, u64)> {
-        let inner = self.lock();
-        let latest = |of: &Vec<(u64, Arc<Unheard>)>| of.last().map_or(0, |(id, _)| *id);
-        let elections = inner.listeners.iter();
-        elections
-            .map(|(name, of)| (name.clone(), latest(of)))
-            .collect()
+    /// Those that somebody listens to.
+    pub fn elections(&self) -> Vec<ElectionName> {
+        locked(&self.inner).listeners.keys().cloned().collect()
     }
 
     pub fn tell(&self, election: &ElectionName, hint: Hint) {
-        for (_, unheard) in self.lock().listeners.get(election).into_iter().flatten() {
-            unheard.add(hint);
+        let inner = locked(&self.inner);
+        for ear in inner.listeners.get(election).into_iter().flatten() {
+            ear.unheard.add(hint);
         }
     }
 
     pub fn tell_all(&self, hint: Hint) {
-        for (_, unheard) in self.lock().listeners.values().flatten() {
-            unheard.add(hint);
+        for ear in locked(&self.inner).listeners.values().flatten() {
+            ear.unheard.add(hint);
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Returns whether that was new to anybody.
+    fn tell_of_watch(&self, election: Option<&ElectionName>, hears: bool) -> bool {
+        let mut is_new = false;
+        let mut inner = locked(&self.inner);
+        for (name, ears) in &mut inner.listeners {
+            if election.is_some_and(|election| election != name) {
+                continue;
+            }
+            for ear in ears {
+                if ear.hears.replace(hears) != Some(hears) {
+                    let hint = if hears { Hint::Watching } else { Hint::Blind };
+                    ear.unheard.add(hint);
+                    is_new = true;
+                }
+            }
+        }
+        is_new
     }
 }
 
@@ -150,36 +225,111 @@ impl Inner {
 }
 
 impl Running {
+    /// To be told what is heard.
+    pub fn watchers(&self) -> &Arc<Watchers> {
+        &self.watchers
+    }
+
     /// Whether this runner has ended: nobody needs it any more. A later listener starts another one.
     pub fn has_ended(&mut self) -> bool {
-        let mut inner = self.watchers.lock();
+        let mut inner = locked(&self.watchers.inner);
         if !self.ended && inner.is_over() {
             self.ended = true;
             inner.running = false;
         }
         self.ended
     }
+
+    /// Changes of that election are surely heard from now on. Returns whether somebody did not know it yet,
+    /// and was told so.
+    pub fn hears(&mut self, election: &ElectionName) -> bool {
+        self.hears_something();
+        self.watchers.tell_of_watch(Some(election), true)
+    }
+
+    /// The same of all elections.
+    pub fn hears_all(&mut self) -> bool {
+        self.hears_something();
+        self.watchers.tell_of_watch(None, true)
+    }
+
+    fn hears_something(&mut self) {
+        self.hears_since.get_or_insert_with(Instant::now);
+        if let Some(store) = self.silent.take() {
+            tracing::info!(store, "changes are heard of again");
+        }
+    }
+
+    /// Nothing is heard any more. Whoever believes otherwise is told so.
+    pub fn interrupted(&mut self) {
+        self.watchers.tell_of_watch(None, false);
+        let since = self.hears_since.take();
+        if since.is_some_and(|since| since.elapsed() >= SETTLED) {
+            self.rest = FIRST_REST;
+        }
+    }
+
+    /// Nothing is heard any more, for this reason, which is logged once. Rests until it is time to try again, or
+    /// nobody listens: long after a fatal failure, which will not be over soon.
+    pub async fn lost(&mut self, store: &str, error: &BackendError) {
+        self.interrupted();
+        if self.silent.is_none() {
+            self.silent = Some(store.to_owned());
+            tracing::info!(
+                store,
+                code = error.code,
+                "changes are not heard of, so this instance asks at every interval: {error}"
+            );
+        }
+        let rest = if error.kind == FailureKind::Fatal {
+            REST_WITHOUT_RIGHT
+        } else {
+            let longer = (self.rest * 2).min(LONGEST_REST);
+            std::mem::replace(&mut self.rest, longer)
+        };
+        let watchers = Arc::clone(&self.watchers);
+        let nobody_listens = async {
+            while !watchers.is_over() {
+                watchers.changed().await;
+            }
+        };
+        tokio::select! {
+            () = sleep(jittered(rest)) => {}
+            () = nobody_listens => {}
+        }
+    }
 }
 
 impl Drop for Running {
-    /// Without a word before, it panicked: nothing is heard any more.
+    /// Without a word before, it panicked: nothing is heard any more, and those who listen begin anew.
     fn drop(&mut self) {
-        if !self.ended {
-            self.watchers.lock().running = false;
-            self.watchers.tell_all(Hint::Blind);
+        if self.ended {
+            return;
+        }
+        let mut inner = locked(&self.watchers.inner);
+        inner.running = false;
+        for ear in inner.listeners.values().flatten() {
+            ear.unheard.add(Hint::Blind);
+            ear.unheard.end();
         }
     }
 }
 
 impl Listening {
-    /// Tells the campaign, until it does not listen any more.
+    /// Tells the campaign, until it does not listen any more, or the runner dies.
     pub async fn forward(self) {
         // Only what can be told at once is taken, so that what waits is never outdated.
         while let Ok(room) = self.hints.reserve().await {
-            let hint = self.unheard.lock().take();
+            let (hint, is_over) = {
+                let mut latest = locked(&self.unheard.latest);
+                (latest.take(), latest.is_over)
+            };
             if let Some(hint) = hint {
                 room.send(hint);
                 continue;
+            }
+            if is_over {
+                return;
             }
             drop(room);
             tokio::select! {
@@ -192,7 +342,7 @@ impl Listening {
 
 impl Unheard {
     fn add(&self, hint: Hint) {
-        let mut latest = self.lock();
+        let mut latest = locked(&self.latest);
         match hint {
             Hint::Watching | Hint::Blind => latest.watch = Some(hint),
             Hint::Free => {
@@ -204,8 +354,9 @@ impl Unheard {
         self.added.notify_one();
     }
 
-    fn lock(&self) -> MutexGuard<'_, Latest> {
-        self.latest.lock().unwrap_or_else(PoisonError::into_inner)
+    fn end(&self) {
+        locked(&self.latest).is_over = true;
+        self.added.notify_one();
     }
 }
 
@@ -221,10 +372,10 @@ impl Latest {
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        let mut inner = self.watchers.lock();
+        let mut inner = locked(&self.watchers.inner);
         inner.generation += 1;
         if let Some(listeners) = inner.listeners.get_mut(&self.election) {
-            listeners.retain(|(id, _)| *id != self.id);
+            listeners.retain(|ear| ear.id != self.id);
             if listeners.is_empty() {
                 inner.listeners.remove(&self.election);
             }
@@ -233,10 +384,43 @@ impl Drop for Listening {
     }
 }
 
+/// For stores that watch each election by a request of its own: a [`Watchers`] for each.
+#[derive(Debug, Default)]
+pub(super) struct WatchersByElection(Mutex<HashMap<ElectionName, Arc<Watchers>>>);
+
+impl WatchersByElection {
+    /// As [`Watchers::listen`]. `None`: `most` elections are watched already.
+    pub fn listen<Run>(
+        &self,
+        election: ElectionName,
+        hints: Hints,
+        most: usize,
+        run: impl FnOnce(Running) -> Run,
+    ) -> Option<Listening>
+    where
+        Run: Future<Output = ()> + Send + 'static,
+    {
+        let mut all = locked(&self.0);
+        if !all.contains_key(&election) {
+            all.retain(|_, watchers| !watchers.is_over());
+            if all.len() >= most {
+                return None;
+            }
+        }
+        let watchers = all.entry(election.clone()).or_default();
+        Some(watchers.listen(election, hints, run))
+    }
+
+    pub async fn close(&self) {
+        let all = std::mem::take(&mut *locked(&self.0));
+        for watchers in all.into_values() {
+            watchers.close().await;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use tokio::sync::mpsc;
 
     use super::*;
@@ -293,24 +477,95 @@ mod tests {
         assert!(watchers.is_over());
     }
 
-    #[test]
-    fn there_is_one_runner_at_a_time_and_one_that_panics_says_that_all_are_blind() {
+    #[tokio::test]
+    async fn there_is_one_runner_at_a_time_and_where_one_panics_the_watch_ends() {
         let watchers = Arc::<Watchers>::default();
-        let (hints, _heard) = mpsc::channel(1);
-        let listening = watchers.add(ElectionName::new("e").unwrap(), hints);
+        let (hints, mut heard) = mpsc::channel(1);
+        let listening = watchers.add(ElectionName::new("e").unwrap(), hints.clone());
         let mut first = watchers.begin().expect("the first");
         assert!(watchers.begin().is_none());
         assert!(!first.has_ended());
         drop(first);
-        assert_eq!(listening.unheard.lock().take(), Some(Hint::Blind));
+        let ((), told) = tokio::join!(listening.forward(), heard.recv());
+        assert_eq!(told, Some(Hint::Blind));
+        let listening = watchers.add(ElectionName::new("e").unwrap(), hints);
         let mut second = watchers.begin().expect("the first has gone");
         drop(listening);
         assert!(second.has_ended());
         let mut third = watchers.begin().expect("the second has ended");
         drop(second);
         assert!(watchers.begin().is_none(), "the third is at work");
-        watchers.stop();
+        watchers.close().await;
         assert!(third.has_ended());
         assert!(watchers.begin().is_none());
+    }
+
+    #[tokio::test]
+    async fn each_campaign_is_told_once_that_changes_are_heard_and_once_that_they_are_not() {
+        let watchers = Arc::<Watchers>::default();
+        let [e, f] = ["e", "f"].map(|name| ElectionName::new(name).unwrap());
+        let (hints, _heard) = mpsc::channel(1);
+        let told = |listening: &Listening| locked(&listening.unheard.latest).take();
+        let (one, two) = (
+            watchers.add(e.clone(), hints.clone()),
+            watchers.add(f, hints.clone()),
+        );
+        let mut running = watchers.begin().expect("the first");
+        assert!(running.hears(&e));
+        assert!(!running.hears(&e));
+        let late = watchers.add(e.clone(), hints);
+        assert!(running.hears(&e), "the late one");
+        for (listening, hint) in [
+            (&one, Some(Hint::Watching)),
+            (&two, None),
+            (&late, Some(Hint::Watching)),
+        ] {
+            assert_eq!(told(listening), hint);
+            assert_eq!(told(listening), None);
+        }
+        running.interrupted();
+        running.interrupted();
+        for listening in [&one, &two, &late] {
+            assert_eq!(told(listening), Some(Hint::Blind));
+            assert_eq!(told(listening), None);
+        }
+        assert!(running.hears_all());
+        assert_eq!(told(&two), Some(Hint::Watching));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn rests_grow_until_changes_were_heard_for_a_while_and_end_when_nobody_listens() {
+        let watchers = Arc::<Watchers>::default();
+        let election = ElectionName::new("e").unwrap();
+        let (hints, _heard) = mpsc::channel(1);
+        let listening = watchers.add(election.clone(), hints);
+        let mut running = watchers.begin().expect("the first");
+        let away = BackendError::transient("unreachable", "it is away");
+        let mut rests = Vec::new();
+        for _ in 0..9 {
+            // A connection that is taken and broken at once is no success.
+            running.hears(&election);
+            let began = Instant::now();
+            running.lost("a store", &away).await;
+            rests.push(began.elapsed());
+        }
+        assert!(
+            rests[0] <= FIRST_REST && rests[8] >= LONGEST_REST / 2,
+            "{rests:?}"
+        );
+        assert!(rests[8] <= LONGEST_REST, "{rests:?}");
+        running.hears(&election);
+        sleep(SETTLED).await;
+        let began = Instant::now();
+        running.lost("a store", &away).await;
+        assert!(began.elapsed() <= FIRST_REST);
+
+        let refused = BackendError::fatal("refused", "it has no right");
+        let began = Instant::now();
+        tokio::join!(running.lost("a store", &refused), async {
+            sleep(Duration::from_secs(1)).await;
+            drop(listening);
+        });
+        assert_eq!(began.elapsed(), Duration::from_secs(1));
     }
 }

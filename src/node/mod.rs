@@ -231,8 +231,9 @@ pub fn default_instance_id() -> String {
 }
 
 fn parse(json: &str, source: &str, base_dir: &str) -> Result<Config> {
+    let variables = crate::environment::read();
     Config::parse(json, source, Path::new(base_dir), &|name| {
-        std::env::var(name).ok()
+        variables.get(name).cloned()
     })
     .map_err(
         |ConfigError {

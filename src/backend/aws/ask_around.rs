@@ -1,6 +1,7 @@
 //! How the library that knows AWS's ways to credentials reads files and asks servers: as everything else here
 //! does.
 
+use std::path::Path;
 use std::slice;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use reqsign_core::{Error, FileRead, HttpSend, Result};
 use super::address::Endpoint;
 use super::surroundings::Surroundings;
 use crate::backend::StoreOptions;
+use crate::backend::blocking::read_text;
 use crate::backend::http::{Asked, Http, is_near};
 use crate::backend::tls::Tls;
 
@@ -23,16 +25,8 @@ pub(super) struct Files;
 
 impl FileRead for Files {
     async fn file_read(&self, path: &str) -> Result<Vec<u8>> {
-        let path = path.to_owned();
-        // A file may lie on a slow disk, and elections share one thread.
-        let read = tokio::task::spawn_blocking(move || {
-            std::fs::read(&path).map_err(|error| format!("{path}: {error}"))
-        });
-        match read.await {
-            Ok(Ok(bytes)) => Ok(bytes),
-            Ok(Err(words)) => Err(Error::config_invalid(words)),
-            Err(error) => Err(Error::unexpected(error.to_string())),
-        }
+        let text = read_text(Path::new(path)).await;
+        text.map(String::into_bytes).map_err(Error::config_invalid)
     }
 }
 

@@ -24,6 +24,7 @@ use super::REFUSED;
 use super::ask_around::{Files, Requests};
 use super::surroundings::{Profile, Surroundings};
 use crate::backend::BackendError;
+use crate::backend::blocking::blocking;
 use crate::backend::http::excerpt;
 use crate::locked::locked;
 
@@ -259,9 +260,8 @@ impl<'a> Look<'a> {
 
     async fn profile(&self, name: &str) -> Result<Option<Profile>, BackendError> {
         let (around, name) = (self.around.clone(), name.to_owned());
-        let read = tokio::task::spawn_blocking(move || around.profile(&name)).await;
-        let read = read.map_err(|error| error.to_string());
-        read.and_then(|profile| profile).map_err(refused)
+        let read = blocking(move || around.profile(&name)).await;
+        read.map_err(refused)
     }
 
     async fn in_profile(&self, name: &str, depth: u32) -> Looked {

@@ -7,6 +7,7 @@
 //! [`Observed`] does the rest. A released lease is an item that names nobody: nothing is deleted, so tokens go on
 //! growing. Its own expiry (TTL) is not used: it comes days late.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -20,13 +21,12 @@ use super::address::Address;
 use super::failure::{About, failure, said};
 use super::{Call, REFUSED, Service};
 use crate::backend::http::Answer;
-use crate::backend::observed::{Change, Document, Observed, Record, Records, Written};
-use crate::backend::{
-    Attempt, Backend, BackendError, BadStore, Capabilities, StoreOptions, UNSUITABLE,
-};
+use crate::backend::observed::{Document, Kept, Observed, ObservedStore, Values};
+use crate::backend::{Backend, BackendError, BadStore, Capabilities, StoreOptions, UNSUITABLE};
 use crate::clock::Clock;
-use crate::identity::{default_instance_id, random_u64};
-use crate::lease::{ElectionName, FailureKind, Leader, Outcome, Owner, Token};
+use crate::identity::default_instance_id;
+use crate::lease::{ElectionName, FailureKind, Owner, Token};
+use crate::random::random_u64;
 
 const EXAMPLE: &str = "dynamodb://<table>?region=<region>";
 const DEFAULT_TABLE: &str = "whenleader-leases";
@@ -46,11 +46,6 @@ const TABLE_LOOKS: u32 = 40;
 
 /// See the module's description.
 #[derive(Debug)]
-struct DynamoDb {
-    leases: Observed<Items>,
-}
-
-#[derive(Debug)]
 struct Items {
     service: Service,
     table: String,
@@ -59,18 +54,21 @@ struct Items {
 }
 
 /// An item with what it says.
-#[derive(Debug, Clone)]
-struct Item {
+type Item = Kept<Version>;
+
+/// What tells an item from others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Version {
     /// `None`: it has none that is a text, whatever else it is.
-    version: Option<String>,
-    /// What tells it from others that have no version.
+    word: Option<String>,
+    /// All of the item.
     text: String,
-    document: Document,
 }
 
-enum Put {
-    Done(Item),
-    Refused,
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word.as_ref().unwrap_or(&self.text))
+    }
 }
 
 /// Makes the backend. Reads nothing and connects to nothing yet.
@@ -80,46 +78,41 @@ pub(in crate::backend) fn open(
     clock: Arc<dyn Clock>,
 ) -> Result<Arc<dyn Backend>, BadStore> {
     let items = Items::new(url, options)?;
-    Ok(Arc::new(DynamoDb {
-        leases: Observed::new(items, clock),
-    }))
+    Ok(Arc::new(Observed::new(items, clock)))
 }
 
-impl Item {
-    fn new(attributes: &Value) -> Self {
-        let mut record = Map::new();
-        for (name, attribute, kind) in ATTRIBUTES {
-            let value = attributes[attribute][kind].clone();
-            record.insert(name.to_owned(), value);
-        }
-        Self {
-            version: attributes["version"]["S"].as_str().map(str::to_owned),
-            text: attributes.to_string(),
-            document: Document::read(Value::Object(record).to_string().as_bytes()),
-        }
+fn item_of(attributes: &Value) -> Item {
+    let mut record = Map::new();
+    for (name, attribute, kind) in ATTRIBUTES {
+        let value = attributes[attribute][kind].clone();
+        record.insert(name.to_owned(), value);
     }
+    let version = Version {
+        word: attributes["version"]["S"].as_str().map(str::to_owned),
+        text: attributes.to_string(),
+    };
+    Kept::new(version, Value::Object(record).to_string().as_bytes())
+}
 
-    fn of(key: &str, document: Document) -> (Self, Value) {
-        let record: Value = serde_json::from_str(&document.text()).unwrap_or_default();
-        let mut attributes = Map::new();
-        attributes.insert(KEY.to_owned(), json!({ "S": key }));
-        for (name, attribute, kind) in ATTRIBUTES {
-            let value = match &record[name] {
-                Value::Null => json!({ "NULL": true }),
-                Value::String(text) => json!({ kind: text }),
-                // As text: so a number is exact whoever reads it.
-                number => json!({ kind: number.to_string() }),
-            };
-            attributes.insert(attribute.to_owned(), value);
-        }
-        let attributes = Value::Object(attributes);
-        let item = Self {
-            version: record["version"].as_str().map(str::to_owned),
-            text: attributes.to_string(),
-            document,
+fn attributes_of(key: &str, document: &Document) -> (Version, Value) {
+    let record: Value = serde_json::from_str(&document.text()).unwrap_or_default();
+    let mut attributes = Map::new();
+    attributes.insert(KEY.to_owned(), json!({ "S": key }));
+    for (name, attribute, kind) in ATTRIBUTES {
+        let value = match &record[name] {
+            Value::Null => json!({ "NULL": true }),
+            Value::String(text) => json!({ kind: text }),
+            // As text: so a number is exact whoever reads it.
+            number => json!({ kind: number.to_string() }),
         };
-        (item, attributes)
+        attributes.insert(attribute.to_owned(), value);
     }
+    let attributes = Value::Object(attributes);
+    let version = Version {
+        word: record["version"].as_str().map(str::to_owned),
+        text: attributes.to_string(),
+    };
+    (version, attributes)
 }
 
 impl Items {
@@ -176,7 +169,7 @@ impl Items {
         self.service.ask(&call).await
     }
 
-    async fn get(&self, key: &str) -> Result<Option<Item>, BackendError> {
+    async fn read_at(&self, key: &str) -> Result<Option<Item>, BackendError> {
         let asked = json!({
             "TableName": self.table,
             "Key": { KEY: { "S": key } },
@@ -185,17 +178,17 @@ impl Items {
         let answer = self.ask("GetItem", &asked, false).await?;
         let body: Value = self.body(&answer, false)?;
         let item = &body["Item"];
-        Ok((!item.is_null()).then(|| Item::new(item)))
+        Ok((!item.is_null()).then(|| item_of(item)))
     }
 
-    /// Writes over an item, or where there is none.
-    async fn put(
+    /// Writes over the item of that version, or where there is none. Returns the new one; `None`: refused.
+    async fn write_at(
         &self,
         key: &str,
-        document: Document,
-        over: Option<&Item>,
-    ) -> Result<Put, BackendError> {
-        let (item, attributes) = Item::of(key, document);
+        document: &Document,
+        over: Option<&Version>,
+    ) -> Result<Option<Version>, BackendError> {
+        let (version, attributes) = attributes_of(key, document);
         let mut asked = json!({
             "TableName": self.table,
             "Item": attributes,
@@ -206,14 +199,14 @@ impl Items {
                 asked["ExpressionAttributeNames"] = json!({ "#key": KEY });
                 "attribute_not_exists(#key)"
             }
-            Some(Item { version: None, .. }) => {
+            Some(Version { word: None, .. }) => {
                 asked["ExpressionAttributeNames"] = json!({ "#key": KEY, "#version": "version" });
                 asked["ExpressionAttributeValues"] = json!({ ":text": { "S": "S" } });
                 "attribute_exists(#key) AND NOT attribute_type(#version, :text)"
             }
-            Some(Item { version, .. }) => {
+            Some(Version { word, .. }) => {
                 asked["ExpressionAttributeNames"] = json!({ "#version": "version" });
-                asked["ExpressionAttributeValues"] = json!({ ":version": { "S": version } });
+                asked["ExpressionAttributeValues"] = json!({ ":version": { "S": word } });
                 "#version = :version"
             }
         };
@@ -221,28 +214,26 @@ impl Items {
         let answer = self.ask("PutItem", &asked, true).await?;
         if answer.status == 200 {
             self.body(&answer, true)?;
-            return Ok(Put::Done(item));
+            return Ok(Some(version));
         }
         match &*said(&answer).code {
             "ConditionalCheckFailedException" => {}
             "TransactionConflictException" | "ReplicatedWriteConflictException" => {
-                return Ok(Put::Refused);
+                return Ok(None);
             }
             _ => return Err(self.failed(&answer, true)),
         }
         if !answer.asked_before {
-            return Ok(Put::Refused);
+            return Ok(None);
         }
         // Perhaps by an earlier try of this very write. Not everything that speaks like it shows the item.
         let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
         let found = match &body["Item"] {
-            Value::Null => self.get(key).await.map_err(unsure)?,
-            found => Some(Item::new(found)),
+            Value::Null => self.read_at(key).await.map_err(unsure)?,
+            found => Some(item_of(found)),
         };
-        Ok(match found {
-            Some(found) if found.document == item.document => Put::Done(item),
-            _ => Put::Refused,
-        })
+        let is_ours = found.is_some_and(|found| found.document.as_ref() == Some(document));
+        Ok(is_ours.then_some(version))
     }
 
     fn body(&self, answer: &Answer, writes: bool) -> Result<Value, BackendError> {
@@ -313,11 +304,6 @@ impl Items {
             "create one with `aws dynamodb create-table{region} --table-name {} --billing-mode PAY_PER_REQUEST --attribute-definitions AttributeName={KEY},AttributeType=S --key-schema AttributeName={KEY},KeyType=HASH`, or write ?create=true into the URL",
             self.table
         )
-    }
-
-    async fn prepare(&self) -> Result<(), BackendError> {
-        self.check_table().await?;
-        self.probe().await
     }
 
     /// Looks at the table, if that is allowed, and waits for one that is being made.
@@ -417,10 +403,11 @@ impl Items {
     /// Every request and every right that an election takes, on an item that is gone afterwards.
     async fn probe(&self) -> Result<(), BackendError> {
         let key = format!("probe:{:016x}", random_u64());
-        self.get(&key).await?;
-        let made = match self.put(&key, probed(), None).await {
-            Ok(Put::Done(made)) => made,
-            Ok(Put::Refused) => {
+        self.read_at(&key).await?;
+        let document = probed();
+        let version = match self.write_at(&key, &document, None).await {
+            Ok(Some(version)) => version,
+            Ok(None) => {
                 return Err(self.ignores("an item that is not there cannot be made"));
             }
             Err(error) => {
@@ -430,26 +417,32 @@ impl Items {
                 return Err(error);
             }
         };
-        let checked = self.check(&key, &made).await;
+        let checked = self.check(&key, &document, &version).await;
         let deleted = self.delete(&key).await;
         checked.and(deleted)
     }
 
-    async fn check(&self, key: &str, made: &Item) -> Result<(), BackendError> {
-        let read = self.get(key).await?;
-        if read.is_none_or(|read| read.document != made.document) {
+    async fn check(
+        &self,
+        key: &str,
+        made: &Document,
+        version: &Version,
+    ) -> Result<(), BackendError> {
+        let read = self.read_at(key).await?;
+        if read.is_none_or(|read| read.document.as_ref() != Some(made)) {
             return Err(self.ignores("what was just written is not what is read"));
         }
-        if let Put::Done(_) = self.put(key, probed(), None).await? {
+        let put = async |over| self.write_at(key, &probed(), over).await;
+        if put(None).await?.is_some() {
             return Err(self.ignores("an item that is there was made again"));
         }
-        let (other, _) = Item::of(key, probed());
-        if let Put::Done(_) = self.put(key, probed(), Some(&other)).await? {
+        let (other, _) = attributes_of(key, &probed());
+        if put(Some(&other)).await?.is_some() {
             return Err(self.ignores("somebody who did not know an item wrote over it"));
         }
-        match self.put(key, probed(), Some(made)).await? {
-            Put::Done(_) => Ok(()),
-            Put::Refused => Err(self.ignores("somebody who knew an item could not write over it")),
+        match put(Some(version)).await? {
+            Some(_) => Ok(()),
+            None => Err(self.ignores("somebody who knew an item could not write over it")),
         }
     }
 
@@ -485,52 +478,25 @@ fn unsure(error: BackendError) -> BackendError {
 }
 
 #[async_trait]
-impl Records for Items {
-    type Entry = Item;
+impl Values for Items {
+    type Version = Version;
 
-    fn record(&self, item: &Item) -> Record {
-        let version = item.version.as_ref().unwrap_or(&item.text);
-        item.document.record(version)
+    async fn get(&self, election: &ElectionName) -> Result<Option<Item>, BackendError> {
+        self.read_at(&Self::key(election)).await
     }
 
-    async fn read(&self, election: &ElectionName) -> Result<Option<Item>, BackendError> {
-        self.get(&Self::key(election)).await
-    }
-
-    async fn create(
+    async fn put(
         &self,
         election: &ElectionName,
-        owner: &Owner,
-        token: Token,
-        duration: Duration,
-    ) -> Result<Option<Item>, BackendError> {
-        let document = Document::first(owner, token, duration);
-        Ok(
-            match self.put(&Self::key(election), document, None).await? {
-                Put::Done(item) => Some(item),
-                Put::Refused => None,
-            },
-        )
-    }
-
-    async fn write(
-        &self,
-        election: &ElectionName,
-        over: &Item,
-        change: Change<'_>,
-    ) -> Result<Written<Item>, BackendError> {
-        let document = over.document.changed(change);
-        Ok(
-            match self.put(&Self::key(election), document, Some(over)).await? {
-                Put::Done(item) => Written::Done(item),
-                Put::Refused => Written::Changed,
-            },
-        )
+        over: Option<&Version>,
+        document: &Document,
+    ) -> Result<Option<Version>, BackendError> {
+        self.write_at(&Self::key(election), document, over).await
     }
 }
 
 #[async_trait]
-impl Backend for DynamoDb {
+impl ObservedStore for Items {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             shortest_lease: SHORTEST_LEASE,
@@ -539,38 +505,23 @@ impl Backend for DynamoDb {
     }
 
     fn describe(&self) -> String {
-        self.leases.records.shown()
+        self.shown()
     }
 
     async fn prepare(&self) -> Result<(), BackendError> {
-        self.leases.records.prepare().await
-    }
-
-    async fn attempt(&self, attempt: &Attempt<'_>) -> Result<Outcome, BackendError> {
-        self.leases.attempt(attempt).await
-    }
-
-    async fn release(
-        &self,
-        election: &ElectionName,
-        owner: &Owner,
-        token: Token,
-    ) -> Result<bool, BackendError> {
-        self.leases.release(election, owner, token).await
-    }
-
-    async fn peek(&self, election: &ElectionName) -> Result<Option<Leader>, BackendError> {
-        self.leases.peek(election).await
+        self.check_table().await?;
+        self.probe().await
     }
 
     async fn close(&self) {
-        self.leases.records.service.close();
+        self.service.close();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::observed::Change;
 
     fn items(url: &str) -> Result<Items, String> {
         Items::new(url, &StoreOptions::new(".")).map_err(|bad| bad.rule)
@@ -602,10 +553,9 @@ mod tests {
     fn an_item_says_what_its_record_says() {
         let first = probed();
         for document in [first.changed(Change::Release), first] {
-            let (item, attributes) = Item::of("cluster:a", document.clone());
-            let read = Item::new(&attributes);
-            assert_eq!(read.document, document);
-            assert_eq!((read.version, read.text), (item.version, item.text));
+            let (version, attributes) = attributes_of("cluster:a", &document);
+            let read = item_of(&attributes);
+            assert_eq!((read.version, read.document), (version, Some(document)));
             assert_eq!(attributes["fence"]["N"], "1");
             assert_eq!(attributes["election"]["S"], "cluster:a");
         }

@@ -26,6 +26,7 @@ use self::address::{Address, Endpoint, Target};
 use self::credentials::{Keyring, words};
 use self::failure::{broken, said};
 use self::surroundings::Surroundings;
+use super::blocking::blocking;
 use super::http::{Answer, Asked, Http};
 use super::tls::Tls;
 use super::{BackendError, StoreOptions, UNSUITABLE};
@@ -111,9 +112,7 @@ impl Service {
     async fn look_around(&self) -> Result<Reached, BackendError> {
         let unsuitable = |why: String| BackendError::fatal(UNSUITABLE, why);
         let (address, name, around) = (Arc::clone(&self.address), self.name, (self.around)());
-        // Files may lie on a slow disk, and elections share one thread.
-        let target = tokio::task::spawn_blocking(move || address.resolve(name, &around)).await;
-        let target = target.map_err(|error| unsuitable(error.to_string()))?;
+        let target = blocking(move || address.resolve(name, &around)).await;
         let target = target.map_err(unsuitable)?;
         let endpoint = (self.place)(&self.address, &target);
         let tls = endpoint.tls.then(|| Tls {

@@ -23,13 +23,12 @@ use super::address::{Address, Endpoint, Target, encoded};
 use super::failure::{About, failure, said};
 use super::{Call, REFUSED, Service};
 use crate::backend::http::Answer;
-use crate::backend::observed::{Change, Document, Observed, Record, Records, Written};
-use crate::backend::{
-    Attempt, Backend, BackendError, BadStore, Capabilities, StoreOptions, UNSUITABLE,
-};
+use crate::backend::observed::{Document, Kept, Observed, ObservedStore, Values};
+use crate::backend::{Backend, BackendError, BadStore, Capabilities, StoreOptions, UNSUITABLE};
 use crate::clock::Clock;
-use crate::identity::{default_instance_id, random_u64};
-use crate::lease::{ElectionName, FailureKind, Leader, Outcome, Owner, Token};
+use crate::identity::default_instance_id;
+use crate::lease::{ElectionName, FailureKind, Owner, Token};
+use crate::random::random_u64;
 
 const EXAMPLE: &str = "s3://<bucket>/<prefix>?region=<region>";
 const LONGEST_PREFIX: usize = 200;
@@ -40,11 +39,6 @@ const SHORTEST_LEASE: Duration = Duration::from_secs(1);
 
 /// See the module's description.
 #[derive(Debug)]
-struct S3 {
-    leases: Observed<Objects>,
-}
-
-#[derive(Debug)]
 struct Objects {
     service: Service,
     bucket: String,
@@ -54,24 +48,8 @@ struct Objects {
     hides_absence: AtomicBool,
 }
 
-/// An object with what it says.
-#[derive(Debug, Clone)]
-struct Object {
-    etag: String,
-    document: Document,
-}
-
-/// On which condition something is written.
-#[derive(Debug, Clone, Copy)]
-enum Condition<'a> {
-    Absent,
-    Unchanged(&'a str),
-}
-
-enum Put {
-    Done(Object),
-    Refused,
-}
+/// An object with what it says. Its version is its `ETag`.
+type Object = Kept<String>;
 
 /// Makes the backend. Reads nothing and connects to nothing yet.
 pub(in crate::backend) fn open(
@@ -80,9 +58,7 @@ pub(in crate::backend) fn open(
     clock: Arc<dyn Clock>,
 ) -> Result<Arc<dyn Backend>, BadStore> {
     let objects = Objects::new(url, options)?;
-    Ok(Arc::new(S3 {
-        leases: Observed::new(objects, clock),
-    }))
+    Ok(Arc::new(Observed::new(objects, clock)))
 }
 
 impl Objects {
@@ -165,13 +141,10 @@ impl Objects {
         self.service.ask(&call).await
     }
 
-    async fn get(&self, key: &str) -> Result<Option<Object>, BackendError> {
+    async fn read_at(&self, key: &str) -> Result<Option<Object>, BackendError> {
         let answer = self.ask(Method::GET, key, Vec::new(), Vec::new()).await?;
         match answer.status {
-            200 => Ok(Some(Object {
-                etag: self.etag(&answer.headers)?,
-                document: Document::read(&answer.body),
-            })),
+            200 => Ok(Some(Kept::new(self.etag(&answer.headers)?, &answer.body))),
             404 if said(&answer).code == "NoSuchKey" => Ok(None),
             403 if said(&answer).code == "AccessDenied"
                 && self.hides_absence.load(Ordering::Relaxed) =>
@@ -182,34 +155,31 @@ impl Objects {
         }
     }
 
-    async fn put(
+    /// Writes over the object of that `ETag`, or where there is none. Returns the new one; `None`: refused.
+    async fn write_at(
         &self,
         key: &str,
-        document: Document,
-        condition: Condition<'_>,
-    ) -> Result<Put, BackendError> {
-        let condition = match condition {
-            Condition::Absent => ("if-none-match", "*"),
-            Condition::Unchanged(etag) => ("if-match", etag),
+        document: &Document,
+        over: Option<&str>,
+    ) -> Result<Option<String>, BackendError> {
+        let condition = match over {
+            None => ("if-none-match", "*"),
+            Some(etag) => ("if-match", etag),
         };
         let headers = vec![("content-type", "application/json"), condition];
         let body = document.text().into_bytes();
         let answer = self.ask(Method::PUT, key, headers, body).await?;
         match answer.status {
-            200 => Ok(Put::Done(Object {
-                etag: self.etag(&answer.headers).map_err(unsure)?,
-                document,
-            })),
+            200 => Ok(Some(self.etag(&answer.headers).map_err(unsure)?)),
             // Of a bucket that is not there it says so, too.
             404 if said(&answer).code == "NoSuchBucket" => Err(self.failed(&answer, "write", true)),
             404 | 409 | 412 if answer.asked_before => {
                 // Perhaps by an earlier try of this very write.
-                match self.get(key).await.map_err(unsure)? {
-                    Some(object) if object.document == document => Ok(Put::Done(object)),
-                    _ => Ok(Put::Refused),
-                }
+                let found = self.read_at(key).await.map_err(unsure)?;
+                let done = found.filter(|found| found.document.as_ref() == Some(document));
+                Ok(done.map(|found| found.version))
             }
-            404 | 409 | 412 => Ok(Put::Refused),
+            404 | 409 | 412 => Ok(None),
             _ => Err(self.failed(&answer, "write", true)),
         }
     }
@@ -297,15 +267,16 @@ impl Objects {
     /// Every request and every right that an election takes, on an object that is gone afterwards.
     async fn probe(&self) -> Result<(), BackendError> {
         let key = format!("{}probe:{:016x}", self.prefix, random_u64());
-        let denied = match self.get(&key).await {
+        let denied = match self.read_at(&key).await {
             Ok(_) => None,
             // Not there, or not to be read: it is told apart below.
             Err(error) if error.code == REFUSED => Some(error),
             Err(error) => return Err(error),
         };
-        let made = match self.put(&key, probed(), Condition::Absent).await {
-            Ok(Put::Done(made)) => made,
-            Ok(Put::Refused) => {
+        let document = probed();
+        let etag = match self.write_at(&key, &document, None).await {
+            Ok(Some(etag)) => etag,
+            Ok(None) => {
                 return Err(self.ignores(
                     "If-None-Match",
                     "an object that is not there cannot be made",
@@ -318,7 +289,7 @@ impl Objects {
                 return Err(error);
             }
         };
-        let checked = self.check(&key, &made, denied).await;
+        let checked = self.check(&key, &document, &etag, denied).await;
         let deleted = self.delete(&key).await;
         checked.and(deleted)
     }
@@ -326,31 +297,39 @@ impl Objects {
     async fn check(
         &self,
         key: &str,
-        made: &Object,
+        made: &Document,
+        etag: &str,
         denied: Option<BackendError>,
     ) -> Result<(), BackendError> {
-        let read = self.get(key).await;
+        let read = self.read_at(key).await;
         if let Some(denied) = denied {
             // What is there can be read, so the store only does not tell what is not there.
             read.as_ref().map_err(|_| denied)?;
             self.hides_absence.store(true, Ordering::Relaxed);
         }
         match read? {
-            Some(object) if object.document == made.document && object.etag == made.etag => {}
+            Some(found) if found.document.as_ref() == Some(made) && found.version == etag => {}
             _ => return Err(self.ignores("reads", "what was just written is not what is read")),
         }
-        if let Put::Done(_) = self.put(key, probed(), Condition::Absent).await? {
+        let put = async |over| self.write_at(key, &probed(), over).await;
+        if put(None).await?.is_some() {
             return Err(self.ignores("If-None-Match", "an object that is there was made again"));
         }
-        let wrong = Condition::Unchanged("\"00000000000000000000000000000000\"");
-        if let Put::Done(_) = self.put(key, probed(), wrong).await? {
+        if put(Some("\"00000000000000000000000000000000\""))
+            .await?
+            .is_some()
+        {
             let how = "somebody who did not know an object wrote over it";
             return Err(self.ignores("If-Match", how));
         }
-        let right = Condition::Unchanged(&made.etag);
-        match self.put(key, probed(), right).await? {
-            Put::Done(_) => Ok(()),
-            Put::Refused => {
+        match put(Some(etag)).await? {
+            Some(next) if next != etag => Ok(()),
+            Some(_) => {
+                let how =
+                    "another content has the same ETag, so a leader that renews would look dead";
+                Err(self.ignores("ETag", how))
+            }
+            None => {
                 let how = "somebody who knew an object could not write over it";
                 Err(self.ignores("If-Match", how))
             }
@@ -410,64 +389,26 @@ fn unsure(error: BackendError) -> BackendError {
 }
 
 #[async_trait]
-impl Records for Objects {
-    type Entry = Object;
+impl Values for Objects {
+    type Version = String;
 
-    fn record(&self, object: &Object) -> Record {
-        object.document.record(&object.etag)
+    async fn get(&self, election: &ElectionName) -> Result<Option<Object>, BackendError> {
+        self.read_at(&self.key(election)).await
     }
 
-    async fn read(&self, election: &ElectionName) -> Result<Option<Object>, BackendError> {
-        self.get(&self.key(election)).await
-    }
-
-    async fn create(
+    async fn put(
         &self,
         election: &ElectionName,
-        owner: &Owner,
-        token: Token,
-        duration: Duration,
-    ) -> Result<Option<Object>, BackendError> {
-        let document = Document::first(owner, token, duration);
-        let key = self.key(election);
-        match self.put(&key, document, Condition::Absent).await? {
-            Put::Done(object) => Ok(Some(object)),
-            Put::Refused => {
-                if self.hides_absence.load(Ordering::Relaxed) && self.get(&key).await?.is_none() {
-                    // It is there, and cannot be read any more; or it was just deleted.
-                    return Err(BackendError::transient(
-                        REFUSED,
-                        format!(
-                            "{} has that record and does not show it. {}",
-                            self.shown(),
-                            self.rights()
-                        ),
-                    ));
-                }
-                Ok(None)
-            }
-        }
-    }
-
-    async fn write(
-        &self,
-        election: &ElectionName,
-        over: &Object,
-        change: Change<'_>,
-    ) -> Result<Written<Object>, BackendError> {
-        let document = over.document.changed(change);
-        let condition = Condition::Unchanged(&over.etag);
-        Ok(
-            match self.put(&self.key(election), document, condition).await? {
-                Put::Done(object) => Written::Done(object),
-                Put::Refused => Written::Changed,
-            },
-        )
+        over: Option<&String>,
+        document: &Document,
+    ) -> Result<Option<String>, BackendError> {
+        let over = over.map(String::as_str);
+        self.write_at(&self.key(election), document, over).await
     }
 }
 
 #[async_trait]
-impl Backend for S3 {
+impl ObservedStore for Objects {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             shortest_lease: SHORTEST_LEASE,
@@ -476,32 +417,15 @@ impl Backend for S3 {
     }
 
     fn describe(&self) -> String {
-        self.leases.records.shown()
+        self.shown()
     }
 
     async fn prepare(&self) -> Result<(), BackendError> {
-        self.leases.records.probe().await
-    }
-
-    async fn attempt(&self, attempt: &Attempt<'_>) -> Result<Outcome, BackendError> {
-        self.leases.attempt(attempt).await
-    }
-
-    async fn release(
-        &self,
-        election: &ElectionName,
-        owner: &Owner,
-        token: Token,
-    ) -> Result<bool, BackendError> {
-        self.leases.release(election, owner, token).await
-    }
-
-    async fn peek(&self, election: &ElectionName) -> Result<Option<Leader>, BackendError> {
-        self.leases.peek(election).await
+        self.probe().await
     }
 
     async fn close(&self) {
-        self.leases.records.service.close();
+        self.service.close();
     }
 }
 

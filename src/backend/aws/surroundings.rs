@@ -5,6 +5,8 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
+use crate::environment;
+
 /// As it is at one moment. Holds secrets: it is never shown.
 #[derive(Clone, Default)]
 pub(super) struct Surroundings {
@@ -17,11 +19,8 @@ pub(super) type Profile = HashMap<String, String>;
 
 impl Surroundings {
     pub fn of_this_process() -> Self {
-        let vars = std::env::vars_os().filter_map(|(name, value)| {
-            let name = name.into_string().ok()?;
-            Some((name, value.into_string().ok()?))
-        });
-        Self::of(vars, std::env::home_dir())
+        let vars = (*environment::variables()).clone();
+        Self::of(vars, environment::home())
     }
 
     pub fn of(vars: impl IntoIterator<Item = (String, String)>, home: Option<PathBuf>) -> Self {

@@ -1,10 +1,10 @@
 //! Where Consul is, who asks, and which of its keys are ours: the URL, read strictly.
 
 use std::fmt::Write as _;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::backend::BadStore;
+use crate::backend::blocking::read_text;
 use crate::backend::tls::{Tls, Verify};
 use crate::backend::url::{Host, StoreUrl};
 
@@ -126,15 +126,14 @@ impl Address {
     }
 
     /// `Err`: what is wrong with the file that holds it.
-    pub fn token(&self) -> Result<Option<String>, String> {
+    pub async fn token(&self) -> Result<Option<String>, String> {
         let file = match &self.token {
             Shown::Nothing => return Ok(None),
             Shown::Token(token) => return Ok(Some(token.clone())),
             Shown::File(file) => file,
         };
         let shown = file.display();
-        let text =
-            fs::read_to_string(file).map_err(|error| format!("{shown} cannot be read: {error}"))?;
+        let text = read_text(file).await?;
         let token = text.trim();
         if token.is_empty() || !is_token(token) {
             return Err(format!("{shown} holds no token"));
@@ -177,18 +176,24 @@ mod tests {
         Address::parse(url, Path::new("/base")).map_err(|bad| bad.rule)
     }
 
-    fn token(url: &str) -> Result<Option<String>, String> {
+    async fn token(url: &str) -> Result<Option<String>, String> {
         let address = parse(url).unwrap_or_else(|rule| panic!("{url}: must {rule}"));
-        address.token()
+        address.token().await
     }
 
-    #[test]
-    fn a_token_is_the_password_or_the_name_or_in_a_file() {
+    #[tokio::test]
+    async fn a_token_is_the_password_or_the_name_or_in_a_file() {
         let some = |text: &str| Ok(Some(text.to_owned()));
-        assert_eq!(token("consul://h"), Ok(None));
-        assert_eq!(token("consul://:p%40ss%2F%3F%23%25@h"), some("p@ss/?#%"));
-        assert_eq!(token("consul://11111111-2222@h"), some("11111111-2222"));
-        let absent = token("consul://h?token_file=absent").unwrap_err();
+        assert_eq!(token("consul://h").await, Ok(None));
+        assert_eq!(
+            token("consul://:p%40ss%2F%3F%23%25@h").await,
+            some("p@ss/?#%")
+        );
+        assert_eq!(
+            token("consul://11111111-2222@h").await,
+            some("11111111-2222")
+        );
+        let absent = token("consul://h?token_file=absent").await.unwrap_err();
         assert!(absent.contains("/base/absent"), "{absent}");
         for (url, word) in [
             ("consul://u:p@h", "user names"),

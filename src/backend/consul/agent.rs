@@ -34,7 +34,7 @@ pub(super) struct Agent {
 
 /// What a key holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Kept {
+pub(super) struct Stored {
     pub value: Vec<u8>,
     /// Of its last change. Grows with every write to anything.
     pub index: u64,
@@ -82,9 +82,9 @@ impl Agent {
     }
 
     /// As most servers have it now. `None`: there is nothing.
-    pub async fn get(&self, key: &str) -> Result<Option<Kept>, BackendError> {
+    pub async fn get(&self, key: &str) -> Result<Option<Stored>, BackendError> {
         let path = self.path(key, "consistent");
-        let asked = self.asked(Method::GET, &path, Vec::new())?;
+        let asked = self.asked(Method::GET, &path, Vec::new()).await?;
         let answer = self.ask(&self.http, &asked, false).await?;
         self.kept_in(&answer)
     }
@@ -94,10 +94,10 @@ impl Agent {
         &self,
         key: &str,
         index: u64,
-    ) -> Result<(Option<Kept>, u64), BackendError> {
+    ) -> Result<(Option<Stored>, u64), BackendError> {
         let wait = WAIT.as_secs();
         let path = self.path(key, &format!("index={index}&wait={wait}s"));
-        let mut asked = self.asked(Method::GET, &path, Vec::new())?;
+        let mut asked = self.asked(Method::GET, &path, Vec::new()).await?;
         asked.repeatable = false;
         let answer = self.ask(&self.waiting, &asked, false).await?;
         let kept = self.kept_in(&answer)?;
@@ -123,7 +123,9 @@ impl Agent {
         if let Some(datacenter) = &self.address.datacenter {
             path = format!("{path}?dc={datacenter}");
         }
-        let asked = self.asked(Method::PUT, &path, operation.to_string().into_bytes())?;
+        let asked = self
+            .asked(Method::PUT, &path, operation.to_string().into_bytes())
+            .await?;
         let answer = self.ask(&self.http, &asked, true).await?;
         let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
         match answer.status {
@@ -158,14 +160,14 @@ impl Agent {
         format!("/v1/kv/{key}?{question}{datacenter}")
     }
 
-    fn asked<'a>(
+    async fn asked<'a>(
         &self,
         method: Method,
         path: &'a str,
         body: Vec<u8>,
     ) -> Result<Asked<'a>, BackendError> {
         let mut headers = HeaderMap::new();
-        let token = self.address.token();
+        let token = self.address.token().await;
         let token = token.map_err(|why| {
             BackendError::fatal("refused", format!("{}: {why}", self.address.shown))
         })?;
@@ -199,7 +201,7 @@ impl Agent {
         Ok(answer)
     }
 
-    fn kept_in(&self, answer: &Answer) -> Result<Option<Kept>, BackendError> {
+    fn kept_in(&self, answer: &Answer) -> Result<Option<Stored>, BackendError> {
         // A proxy's, or that of something that is no Consul, has no index.
         let is_consuls = answer.headers.contains_key(INDEX);
         match answer.status {
@@ -214,7 +216,7 @@ impl Agent {
             value => value.as_str().and_then(|text| BASE64.decode(text).ok()),
         };
         match (value, entry["ModifyIndex"].as_u64()) {
-            (Some(value), Some(index)) => Ok(Some(Kept { value, index })),
+            (Some(value), Some(index)) => Ok(Some(Stored { value, index })),
             _ => Err(self.nonsense(answer, false)),
         }
     }

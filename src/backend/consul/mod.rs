@@ -16,38 +16,32 @@ mod agent;
 mod failure;
 mod watch;
 
-use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::task::JoinSet;
+use tokio::time::sleep;
 
 use self::address::Address;
-use self::agent::{Agent, Kept, Put};
-use super::observed::{Change, Document, Observed, Record, Records, Written};
-use super::watchers::Watchers;
-use super::{Attempt, Backend, BackendError, BadStore, Capabilities, Hints, StoreOptions, Watch};
+use self::agent::{Agent, Put, Stored};
+use super::observed::{Document, Kept, Observed, ObservedStore, Values};
+use super::watchers::WatchersByElection;
+use super::{Backend, BackendError, BadStore, Capabilities, Hints, StoreOptions, Watch};
 use crate::clock::Clock;
-use crate::lease::{ElectionName, Leader, Outcome, Owner, Token};
-use crate::locked::locked;
+use crate::lease::ElectionName;
 
 /// So many elections are watched, each of which takes a connection: an agent allows a machine 200.
 const WATCHES: usize = 32;
+/// How often the others look whether there is room by now.
+const LOOK_FOR_ROOM: Duration = Duration::from_secs(30);
 
 /// See the module's description.
 #[derive(Debug)]
-pub struct ConsulStore {
-    leases: Observed<Leases>,
-    watching: Mutex<HashMap<ElectionName, Arc<Watchers>>>,
-    running_watches: Mutex<JoinSet<()>>,
-    told_of_polling: AtomicBool,
-}
-
-#[derive(Debug)]
-struct Leases {
+struct Consul {
     agent: Agent,
+    watchers: WatchersByElection,
+    told_of_polling: AtomicBool,
 }
 
 pub(super) fn open(
@@ -55,24 +49,17 @@ pub(super) fn open(
     options: &StoreOptions,
     clock: Arc<dyn Clock>,
 ) -> Result<Arc<dyn Backend>, BadStore> {
-    if options.min_replicas.is_some() {
-        return Err(BadStore {
-            parameter: "minReplicas",
-            rule: "be left out with Consul: every write there is confirmed by most servers".into(),
-        });
-    }
     let address = Address::parse(url, &options.base_dir)?;
-    let agent = Agent::new(address, options)?;
-    Ok(Arc::new(ConsulStore {
-        leases: Observed::new(Leases { agent }, clock),
-        watching: Mutex::default(),
-        running_watches: Mutex::default(),
+    let consul = Consul {
+        agent: Agent::new(address, options)?,
+        watchers: WatchersByElection::default(),
         told_of_polling: AtomicBool::new(false),
-    }))
+    };
+    Ok(Arc::new(Observed::new(consul, clock)))
 }
 
 #[async_trait]
-impl Backend for ConsulStore {
+impl ObservedStore for Consul {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             shortest_lease: Duration::from_millis(1),
@@ -81,153 +68,79 @@ impl Backend for ConsulStore {
     }
 
     fn describe(&self) -> String {
-        self.agent().address.shown.clone()
+        self.agent.address.shown.clone()
     }
 
     async fn prepare(&self) -> Result<(), BackendError> {
         // No election has an empty name.
-        self.agent().rehearse(&self.agent().address.key("")).await
+        self.agent.rehearse(&self.agent.address.key("")).await
     }
 
-    async fn attempt(&self, attempt: &Attempt<'_>) -> Result<Outcome, BackendError> {
-        self.leases.attempt(attempt).await
-    }
-
-    async fn release(
-        &self,
-        election: &ElectionName,
-        owner: &Owner,
-        token: Token,
-    ) -> Result<bool, BackendError> {
-        self.leases.release(election, owner, token).await
-    }
-
-    async fn peek(&self, election: &ElectionName) -> Result<Option<Leader>, BackendError> {
-        self.leases.peek(election).await
-    }
-
-    fn watch(self: Arc<Self>, election: ElectionName, hints: Hints) -> Option<Watch> {
-        let watchers = self.watchers(&election)?;
+    fn watch(leases: &Arc<Observed<Self>>, election: ElectionName, hints: Hints) -> Option<Watch> {
+        let leases = Arc::clone(leases);
         Some(Box::pin(async move {
-            let listening = watchers.add(election.clone(), hints);
-            if let Some(running) = watchers.begin() {
-                let mut running_watches = locked(&self.running_watches);
-                while running_watches.try_join_next().is_some() {}
-                running_watches.spawn(watch::run(Arc::clone(&self), election, watchers, running));
-            }
+            let listening = loop {
+                let run = |running| watch::run(Arc::clone(&leases), election.clone(), running);
+                let watchers = &leases.records.watchers;
+                match watchers.listen(election.clone(), hints.clone(), WATCHES, run) {
+                    Some(listening) => break listening,
+                    None => leases.records.tell_of_polling(&election),
+                }
+                sleep(LOOK_FOR_ROOM).await;
+            };
             listening.forward().await;
         }))
     }
 
     async fn close(&self) {
-        for watchers in locked(&self.watching).values() {
-            watchers.stop();
-        }
-        let mut running = std::mem::take(&mut *locked(&self.running_watches));
-        running.shutdown().await;
-        self.agent().hang_up();
+        self.watchers.close().await;
+        self.agent.hang_up();
     }
 }
 
-impl ConsulStore {
-    fn agent(&self) -> &Agent {
-        &self.leases.records.agent
-    }
-
-    fn key(&self, election: &ElectionName) -> String {
-        self.leases.records.key(election)
-    }
-
-    /// `None`: there are too many already.
-    fn watchers(&self, election: &ElectionName) -> Option<Arc<Watchers>> {
-        let mut watching = locked(&self.watching);
-        if !watching.contains_key(election) && watching.len() >= WATCHES {
-            watching.retain(|_, watchers| !watchers.is_over());
-        }
-        if !watching.contains_key(election) && watching.len() >= WATCHES {
-            if !self.told_of_polling.swap(true, Ordering::Relaxed) {
-                tracing::info!(
-                    store = %self.describe(),
-                    %election,
-                    "more than {WATCHES} elections: this one and later ones are not watched, and ask at every interval"
-                );
-            }
-            return None;
-        }
-        Some(Arc::clone(watching.entry(election.clone()).or_default()))
-    }
-}
-
-/// What is kept under an election's key.
-#[derive(Debug, Clone)]
-struct Entry {
-    index: u64,
-    document: Document,
-}
-
-impl Entry {
-    fn new(kept: &Kept) -> Self {
-        Self {
-            index: kept.index,
-            document: Document::read(&kept.value),
-        }
-    }
-}
-
-impl Leases {
+impl Consul {
     fn key(&self, election: &ElectionName) -> String {
         self.agent.address.key(election.as_str())
+    }
+
+    /// Said once.
+    fn tell_of_polling(&self, election: &ElectionName) {
+        if !self.told_of_polling.swap(true, Ordering::Relaxed) {
+            tracing::info!(
+                store = %self.describe(),
+                %election,
+                "more than {WATCHES} elections: this one and later ones are not watched until others end, and ask at every interval"
+            );
+        }
+    }
+}
+
+#[async_trait]
+impl Values for Consul {
+    /// The key's `ModifyIndex`.
+    type Version = u64;
+
+    async fn get(&self, election: &ElectionName) -> Result<Option<Kept<u64>>, BackendError> {
+        let stored = self.agent.get(&self.key(election)).await?;
+        Ok(stored.as_ref().map(kept))
     }
 
     async fn put(
         &self,
         election: &ElectionName,
-        over: u64,
-        document: Document,
-    ) -> Result<Option<Entry>, BackendError> {
+        over: Option<&u64>,
+        document: &Document,
+    ) -> Result<Option<u64>, BackendError> {
         let key = self.key(election);
+        let over = over.copied().unwrap_or(0);
         let text = document.text();
         Ok(match self.agent.put(&key, over, text.as_bytes()).await? {
-            Put::At(index) => Some(Entry { index, document }),
+            Put::At(index) => Some(index),
             Put::Changed => None,
         })
     }
 }
 
-#[async_trait]
-impl Records for Leases {
-    type Entry = Entry;
-
-    fn record(&self, entry: &Entry) -> Record {
-        // Indexes may come again when Consul was restored from a snapshot.
-        let (index, document) = (entry.index, &entry.document);
-        document.record(format!("{index} {}", document.word()))
-    }
-
-    async fn read(&self, election: &ElectionName) -> Result<Option<Entry>, BackendError> {
-        let kept = self.agent.get(&self.key(election)).await?;
-        Ok(kept.as_ref().map(Entry::new))
-    }
-
-    async fn create(
-        &self,
-        election: &ElectionName,
-        owner: &Owner,
-        token: Token,
-        duration: Duration,
-    ) -> Result<Option<Entry>, BackendError> {
-        let document = Document::first(owner, token, duration);
-        self.put(election, 0, document).await
-    }
-
-    async fn write(
-        &self,
-        election: &ElectionName,
-        over: &Entry,
-        change: Change<'_>,
-    ) -> Result<Written<Entry>, BackendError> {
-        let document = over.document.changed(change);
-        let written = self.put(election, over.index, document).await?;
-        Ok(written.map_or(Written::Changed, Written::Done))
-    }
+fn kept(stored: &Stored) -> Kept<u64> {
+    Kept::new(stored.index, &stored.value)
 }

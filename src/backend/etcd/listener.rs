@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::failure;
 use super::gateway::{Gateway, entry, number};
@@ -20,8 +20,6 @@ use crate::lease::{ElectionName, Hint};
 /// After so many timeouts without a word the stream is begun anew, where it left off: one whose other end has
 /// vanished looks like one on which nothing happens, and leaders that renew are not heard.
 const QUIET_TIMEOUTS: u32 = 4;
-/// The first wait before it connects again. It doubles up to the time that a connection may take.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// Those who begin to listen at the same time share one new stream.
 const GATHERING: Duration = Duration::from_millis(20);
 
@@ -30,17 +28,10 @@ pub(super) struct Listener {
     gateway: Arc<Gateway>,
     watchers: Arc<Watchers>,
     patience: Duration,
-    longest_pause: Duration,
 }
 
-/// What is known of an election that is listened to.
-#[derive(Debug, Clone, Copy)]
-struct Known {
-    /// Where its next stream begins.
-    next_revision: i64,
-    /// The latest of its listeners that knows that it listens.
-    listener: u64,
-}
+/// Where the next stream of each election begins that is listened to.
+type Revisions = HashMap<ElectionName, i64>;
 
 /// Why a stream is left.
 enum End {
@@ -56,50 +47,30 @@ impl Listener {
             gateway,
             watchers: Arc::default(),
             patience: options.request_timeout,
-            longest_pause: options.connect_timeout,
         }
     }
 
     pub fn listen(self: &Arc<Self>, election: ElectionName, hints: Hints) -> Listening {
-        let listening = self.watchers.add(election, hints);
-        if let Some(running) = self.watchers.begin() {
-            let listener = Arc::clone(self);
-            tokio::spawn(async move { listener.run(running).await });
-        }
-        listening
+        let listener = Arc::clone(self);
+        let run = |running| async move { listener.run(running).await };
+        self.watchers.listen(election, hints, run)
     }
 
-    pub fn stop(&self) {
-        self.watchers.stop();
+    pub async fn close(&self) {
+        self.watchers.close().await;
     }
 
     async fn run(&self, mut running: Running) {
-        let mut pause = FIRST_PAUSE;
-        let mut deaf = false;
         let mut known = HashMap::new();
         while !running.has_ended() {
-            let error = match self.hear(&mut running, &mut known).await {
+            match self.hear(&mut running, &mut known).await {
                 Ok(End::Over) => return,
-                Ok(End::Again) => {
-                    pause = FIRST_PAUSE;
-                    deaf = false;
-                    continue;
+                Ok(End::Again) => {}
+                Err(error) => {
+                    known.clear();
+                    running.lost(&self.gateway.address.shown, &error).await;
                 }
-                Err(error) => error,
-            };
-            if !known.is_empty() {
-                pause = FIRST_PAUSE;
-                deaf = false;
-                known.clear();
             }
-            if !deaf {
-                deaf = true;
-                let store = &self.gateway.address.shown;
-                tracing::info!(%store, %error, "changes are not heard of: asking at every interval");
-                self.watchers.tell_all(Hint::Blind);
-            }
-            let _ = timeout(pause, self.stopping()).await;
-            pause = (pause * 2).min(self.longest_pause);
         }
     }
 
@@ -107,18 +78,18 @@ impl Listener {
     async fn hear(
         &self,
         running: &mut Running,
-        known: &mut HashMap<ElectionName, Known>,
+        known: &mut Revisions,
     ) -> Result<End, BackendError> {
         sleep(GATHERING).await;
         let elections = self.watchers.elections();
-        known.retain(|name, _| elections.iter().any(|(listened, _)| listened == name));
+        known.retain(|name, _| elections.contains(name));
         let keys: Vec<_> = elections
             .iter()
-            .map(|(election, _)| self.gateway.address.keys(election.as_str()).lease)
+            .map(|election| self.gateway.address.keys(election.as_str()).lease)
             .collect();
         let asked: Vec<_> = (elections.iter().zip(&keys).enumerate())
-            .map(|(index, ((election, _), key))| {
-                let from = known.get(election).map(|known| known.next_revision);
+            .map(|(index, (election, key))| {
+                let from = known.get(election).copied();
                 (index + 1, &**key, from)
             })
             .collect();
@@ -138,7 +109,7 @@ impl Listener {
             if running.has_ended() {
                 return Ok(End::Over);
             }
-            if missing == 0 && self.greet(known) {
+            if missing == 0 && self.greet(known, running) {
                 return Ok(End::Again);
             }
             let until = if missing > 0 {
@@ -153,7 +124,10 @@ impl Listener {
                         let line = line.map_err(|broken| self.gateway.stream_broke(&broken))?;
                         match self.understand(&line, &elections, known)? {
                             Told::Created => missing = missing.saturating_sub(1),
-                            Told::Compacted => return Ok(End::Again),
+                            Told::Compacted => {
+                                running.interrupted();
+                                return Ok(End::Again);
+                            }
                             Told::Other => {}
                         }
                     }
@@ -166,16 +140,13 @@ impl Listener {
     }
 
     /// Tells those who have just begun to listen that they do. `true`: the stream lacks some of them.
-    fn greet(&self, known: &mut HashMap<ElectionName, Known>) -> bool {
+    fn greet(&self, known: &Revisions, running: &mut Running) -> bool {
         let mut lacking = false;
-        for (election, listener) in self.watchers.elections() {
-            match known.get_mut(&election) {
-                Some(known) if known.listener == listener => {}
-                Some(known) => {
-                    known.listener = listener;
-                    self.watchers.tell(&election, Hint::Watching);
-                }
-                None => lacking = true,
+        for election in self.watchers.elections() {
+            if known.contains_key(&election) {
+                running.hears(&election);
+            } else {
+                lacking = true;
             }
         }
         lacking
@@ -184,8 +155,8 @@ impl Listener {
     fn understand(
         &self,
         line: &[u8],
-        elections: &[(ElectionName, u64)],
-        known: &mut HashMap<ElectionName, Known>,
+        elections: &[ElectionName],
+        known: &mut Revisions,
     ) -> Result<Told, BackendError> {
         let nonsense = || self.gateway.meaning_of(&String::from_utf8_lossy(line));
         let message: Value = serde_json::from_slice(line).map_err(|_| nonsense())?;
@@ -198,7 +169,7 @@ impl Listener {
             .and_then(|number| usize::try_from(number).ok()?.checked_sub(1));
         let election = index.and_then(|index| elections.get(index));
         if result["canceled"] == true {
-            if let Some((election, _)) = election
+            if let Some(election) = election
                 && number(&result["compact_revision"]).is_some_and(|revision| revision > 0)
             {
                 // What happened meanwhile was cleared away. It begins anew, and says so.
@@ -212,21 +183,18 @@ impl Listener {
             }
             return Err(error);
         }
-        let Some((election, _)) = election else {
+        let Some(election) = election else {
             return Ok(Told::Other);
         };
         if result["created"] == true {
             let now = number(&result["header"]["revision"]).ok_or_else(nonsense)?;
-            known.entry(election.clone()).or_insert(Known {
-                next_revision: now + 1,
-                listener: NOBODY_YET,
-            });
+            known.entry(election.clone()).or_insert(now + 1);
             return Ok(Told::Created);
         }
         for event in result["events"].as_array().into_iter().flatten() {
             let entry = entry(&event["kv"]).ok_or_else(nonsense)?;
-            if let Some(known) = known.get_mut(election) {
-                known.next_revision = known.next_revision.max(entry.revision + 1);
+            if let Some(next) = known.get_mut(election) {
+                *next = (*next).max(entry.revision + 1);
             }
             let hint = if event["type"] == "DELETE" {
                 Some(Hint::Free)
@@ -242,12 +210,6 @@ impl Listener {
         }
         Ok(Told::Other)
     }
-
-    async fn stopping(&self) {
-        while !self.watchers.is_over() {
-            self.watchers.changed().await;
-        }
-    }
 }
 
 /// What a line of the stream said.
@@ -256,6 +218,3 @@ enum Told {
     Compacted,
     Other,
 }
-
-/// No listener has this number.
-const NOBODY_YET: u64 = u64::MAX;

@@ -48,6 +48,7 @@ use super::{
 use crate::clock::Clock;
 use crate::lease::{ElectionName, FailureKind, LONGEST_LEASE, Leader, Outcome, Owner, Token};
 use crate::locked::locked;
+use crate::random::random_u64;
 
 /// What a cluster with etcd's own settings grants at least.
 const SHORTEST_LEASE: Duration = Duration::from_secs(2);
@@ -82,12 +83,6 @@ pub(super) fn open(
     options: &StoreOptions,
     _clock: Arc<dyn Clock>,
 ) -> Result<Arc<dyn Backend>, BadStore> {
-    if options.min_replicas.is_some() {
-        return Err(BadStore {
-            parameter: "minReplicas",
-            rule: "be left out with etcd: every write there is confirmed by most members".into(),
-        });
-    }
     let address = Address::parse(url, &options.base_dir)?;
     let gateway = Arc::new(Gateway::new(address, options)?);
     Ok(Arc::new(EtcdStore {
@@ -177,7 +172,7 @@ impl Backend for EtcdStore {
     }
 
     async fn close(&self) {
-        self.listener.stop();
+        self.listener.close().await;
         self.clear_away().await;
         self.gateway.hang_up();
     }
@@ -437,7 +432,7 @@ impl EtcdStore {
             // Known before it exists: whatever becomes of the request, it can be cleared away.
             let lease = Stray {
                 store: self,
-                id: random_id()?,
+                id: random_id(),
                 gone: false,
             };
             if let Some(granted) = self.gateway.grant(lease.id, asked).await? {
@@ -546,7 +541,7 @@ impl EtcdStore {
     /// All that an election does, on keys that none can have: no name begins with a space. They hang on a lease,
     /// so that they go in any case.
     async fn rehearse(&self) -> Result<(), BackendError> {
-        let name = format!(" {:016x}", random_id()?);
+        let name = format!(" {:016x}", random_id());
         let keys = self.gateway.address.keys(&name);
         let lease = self.grant(SHORTEST_LEASE * 5).await?;
         let nothing = Seen {
@@ -665,13 +660,7 @@ fn seconds(duration: Duration) -> u64 {
     (whole + u64::from(duration.subsec_nanos() > 0)).max(1)
 }
 
-fn random_id() -> Result<i64, BackendError> {
-    let random = getrandom::u64().map_err(|error| {
-        BackendError::transient(
-            "store",
-            format!("this system has no random numbers: {error}"),
-        )
-    })?;
+fn random_id() -> i64 {
     // Positive, and never zero, which stands for none.
-    Ok(i64::try_from(random >> 1).unwrap_or(i64::MAX).max(1))
+    i64::try_from(random_u64() >> 1).unwrap_or(i64::MAX).max(1)
 }

@@ -8,6 +8,8 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::random::random_u64;
+
 const SUFFIX: &str = ".alive";
 const TEMPORARY_SUFFIX: &str = ".alive-new";
 
@@ -22,7 +24,7 @@ pub(super) struct Alive {
 impl Alive {
     /// The file gets its name when it is locked already: nobody ever sees it free while we live.
     pub fn begin(root: &Path) -> io::Result<Self> {
-        let name = random_name()?;
+        let name = random_name();
         let temporary = root.join(format!("{name}{TEMPORARY_SUFFIX}"));
         let file = OpenOptions::new()
             .read(true)
@@ -154,8 +156,6 @@ fn is_name(name: &str) -> bool {
     name.len() == 32 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-pub(super) fn random_name() -> io::Result<String> {
-    let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes).map_err(|error| io::Error::other(error.to_string()))?;
-    Ok(format!("{:032x}", u128::from_ne_bytes(bytes)))
+pub(super) fn random_name() -> String {
+    format!("{:016x}{:016x}", random_u64(), random_u64())
 }

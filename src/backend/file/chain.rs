@@ -243,13 +243,13 @@ mod tests {
 
     impl Dir {
         fn new() -> Self {
-            let dir = std::env::temp_dir().join(format!("whenleader-{}", random_name().unwrap()));
+            let dir = std::env::temp_dir().join(format!("whenleader-{}", random_name()));
             fs::create_dir_all(&dir).unwrap();
             Self(dir)
         }
 
         fn create(&self) {
-            let draft = self.0.join(format!("{}.draft", random_name().unwrap()));
+            let draft = self.0.join(format!("{}.draft", random_name()));
             create(&self.0, &self.0.join("e"), &draft).unwrap();
         }
 
@@ -267,7 +267,7 @@ mod tests {
                 since: token,
                 stamp: 0,
             });
-            let draft = self.0.join(format!("{}.draft", random_name().unwrap()));
+            let draft = self.0.join(format!("{}.draft", random_name()));
             let asking = Asking::default();
             publish(
                 &self.0.join("e"),

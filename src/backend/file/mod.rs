@@ -41,9 +41,9 @@ use super::{
     percent_decoded, token_floor,
 };
 use crate::clock::Clock;
-use crate::identity::random_u64;
 use crate::lease::{ElectionName, FailureKind, Leader, Outcome, Owner, Token};
 use crate::observation::Observation;
+use crate::random::random_u64;
 
 /// The directory unless the URL names one.
 const DEFAULT_DIR: &str = ".whenleader";
@@ -77,12 +77,6 @@ pub(super) fn open(
     options: &StoreOptions,
     clock: Arc<dyn Clock>,
 ) -> Result<Arc<dyn Backend>, BadStore> {
-    if options.min_replicas.is_some() {
-        return Err(BadStore {
-            parameter: "minReplicas",
-            rule: "be left out with the embedded store: it has no replicas".into(),
-        });
-    }
     let path = url.split_once(':').map_or("", |(_, path)| path);
     let (path, force) = match path.strip_suffix("?force") {
         Some(path) => (path, true),

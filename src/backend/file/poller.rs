@@ -66,7 +66,7 @@ impl Poller {
     fn run(&self, mut running: Running) {
         let mut rounds = Rounds::new(&self.store, &self.watchers);
         while !running.has_ended() {
-            rounds.next();
+            rounds.next(&mut running);
             rounds.alarm.wait();
         }
     }
@@ -85,7 +85,6 @@ struct Rounds<'a> {
 
 struct Watched {
     name: ElectionName,
-    listener: u64,
     dir: PathBuf,
     next_look: Moment,
     changed: Option<SystemTime>,
@@ -108,8 +107,8 @@ impl<'a> Rounds<'a> {
         }
     }
 
-    fn next(&mut self) {
-        self.follow_watchers();
+    fn next(&mut self, running: &mut Running) {
+        self.follow_watchers(running);
         self.alarm.set(&self.bell.path);
         match self.bell.listen() {
             Rung::No => {}
@@ -132,21 +131,21 @@ impl<'a> Rounds<'a> {
     }
 
     /// Takes up elections that are newly listened to, and drops the others.
-    fn follow_watchers(&mut self) {
+    fn follow_watchers(&mut self, running: &mut Running) {
         let generation = self.watchers.generation();
         if generation == self.generation {
             return;
         }
         self.generation = generation;
         let mut before = std::mem::take(&mut self.elections);
-        for (name, listener) in self.watchers.elections() {
+        for name in self.watchers.elections() {
             let key = file_name(&name);
             let watched = match before.remove(&key) {
-                Some(watched) if watched.listener == listener => watched,
+                Some(watched) if !running.hears(&name) => watched,
                 // Whoever joined has heard nothing yet.
                 _ => {
-                    self.watchers.tell(&name, Hint::Watching);
-                    Watched::new(name.clone(), listener, self.store.dir_of(&name))
+                    running.hears(&name);
+                    Watched::new(name.clone(), self.store.dir_of(&name))
                 }
             };
             self.elections.insert(key, watched);
@@ -201,10 +200,9 @@ impl<'a> Rounds<'a> {
 }
 
 impl Watched {
-    fn new(name: ElectionName, listener: u64, dir: PathBuf) -> Self {
+    fn new(name: ElectionName, dir: PathBuf) -> Self {
         Self {
             name,
-            listener,
             dir,
             next_look: Moment::ORIGIN,
             changed: None,

@@ -18,15 +18,13 @@ mod record;
 mod session;
 mod watch;
 
-use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use http::Method;
 use serde_json::{Value, json};
-use tokio::task::JoinSet;
 
 pub use self::access::{Place, Pod};
 use self::access::{check_namespace, is_label};
@@ -34,11 +32,11 @@ use self::api::{Answer, Api, Asked};
 use self::failure::{Right, ambiguous_if_writing, failure, missing, rules};
 use self::labels::Labels;
 use self::record::Lease;
-use super::observed::{Change, Observed, Record, Records, Written};
-use super::watchers::Watchers;
-use super::{Attempt, Backend, BackendError, BadStore, Capabilities, Hints, Watch};
+use super::observed::{Change, Observed, ObservedStore, Record, Records, Written};
+use super::watchers::WatchersByElection;
+use super::{Backend, BackendError, BadStore, Capabilities, Hints, Watch};
 use crate::clock::Clock;
-use crate::lease::{ElectionName, Leader, Outcome, Owner, Token};
+use crate::lease::{ElectionName, Owner, Token};
 use crate::locked::locked;
 
 /// The API counts whole seconds, from one.
@@ -67,21 +65,15 @@ pub struct KubernetesOptions {
 
 /// See the module's description.
 #[derive(Debug)]
-pub struct Kubernetes {
-    leases: Observed<Leases>,
-    election: ElectionName,
-    takes_part: bool,
-    labels: Option<Labels>,
-    watching: Mutex<HashMap<ElectionName, Arc<Watchers>>>,
-    running_watches: Mutex<JoinSet<()>>,
-    told_of_polling: AtomicBool,
-}
-
-#[derive(Debug)]
-struct Leases {
+struct Kubernetes {
     api: Arc<Api>,
     /// See [`KubernetesOptions::written_lease`].
     shortest: Duration,
+    election: ElectionName,
+    takes_part: bool,
+    labels: Option<Labels>,
+    watchers: WatchersByElection,
+    told_of_polling: AtomicBool,
 }
 
 /// Makes the backend. Reads nothing and connects to nothing yet.
@@ -100,23 +92,20 @@ pub fn open(
     let labels = options
         .pod_labels
         .then(|| Labels::new(Arc::clone(&api), options.pod));
-    let leases = Leases {
+    let kubernetes = Kubernetes {
         api,
         shortest: options.written_lease,
-    };
-    Ok(Arc::new(Kubernetes {
-        leases: Observed::new(leases, clock),
         election: options.election,
         takes_part: options.takes_part,
         labels,
-        watching: Mutex::default(),
-        running_watches: Mutex::default(),
+        watchers: WatchersByElection::default(),
         told_of_polling: AtomicBool::new(false),
-    }))
+    };
+    Ok(Arc::new(Observed::new(kubernetes, clock)))
 }
 
 #[async_trait]
-impl Backend for Kubernetes {
+impl ObservedStore for Kubernetes {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             shortest_lease: SHORTEST_LEASE,
@@ -125,7 +114,7 @@ impl Backend for Kubernetes {
     }
 
     fn describe(&self) -> String {
-        match self.api().target() {
+        match self.api.target() {
             Some(target) => format!(
                 "Kubernetes (Leases of namespace {} at {})",
                 target.namespace, target.server
@@ -145,7 +134,7 @@ impl Backend for Kubernetes {
     }
 
     async fn prepare(&self) -> Result<(), BackendError> {
-        let namespace = &self.api().find_target().await?.namespace;
+        let namespace = &self.api.find_target().await?.namespace;
         let needed = ["get", "update", "create", "watch"].map(Right::on_leases);
         let mut lacking = Vec::new();
         // One after the other, on one connection: more would lie idle afterwards.
@@ -161,11 +150,11 @@ impl Backend for Kubernetes {
         lacking.retain(|right| *right != watch);
         if lacking == [Right::on_leases("create")] {
             // Somebody else made the Lease, and names it in the Role.
-            if self.leases.records.read(&self.election).await?.is_some() {
+            if self.read(&self.election).await?.is_some() {
                 lacking.clear();
             }
         } else if lacking.is_empty() {
-            self.leases.records.read(&self.election).await?;
+            self.read(&self.election).await?;
         }
         if !lacking.is_empty() {
             return Err(missing(&lacking, namespace));
@@ -185,33 +174,15 @@ impl Backend for Kubernetes {
         }
     }
 
-    async fn attempt(&self, attempt: &Attempt<'_>) -> Result<Outcome, BackendError> {
-        self.leases.attempt(attempt).await
-    }
-
-    async fn release(
-        &self,
-        election: &ElectionName,
-        owner: &Owner,
-        token: Token,
-    ) -> Result<bool, BackendError> {
-        self.leases.release(election, owner, token).await
-    }
-
-    async fn peek(&self, election: &ElectionName) -> Result<Option<Leader>, BackendError> {
-        self.leases.peek(election).await
-    }
-
-    fn watch(self: Arc<Self>, election: ElectionName, hints: Hints) -> Option<Watch> {
+    fn watch(leases: &Arc<Observed<Self>>, election: ElectionName, hints: Hints) -> Option<Watch> {
+        let leases = Arc::clone(leases);
         Some(Box::pin(async move {
-            let watchers = self.watchers(&election);
-            let listening = watchers.add(election.clone(), hints);
-            if let Some(running) = watchers.begin() {
-                let mut running_watches = locked(&self.running_watches);
-                while running_watches.try_join_next().is_some() {}
-                running_watches.spawn(watch::run(Arc::clone(&self), election, watchers, running));
+            let run = |running| watch::run(Arc::clone(&leases), election.clone(), running);
+            let watchers = &leases.records.watchers;
+            let listening = watchers.listen(election.clone(), hints, usize::MAX, run);
+            if let Some(listening) = listening {
+                listening.forward().await;
             }
-            listening.forward().await;
         }))
     }
 
@@ -227,25 +198,12 @@ impl Backend for Kubernetes {
         if let Some(labels) = &self.labels {
             labels.close().await;
         }
-        for watchers in locked(&self.watching).values() {
-            watchers.stop();
-        }
-        let mut running = std::mem::take(&mut *locked(&self.running_watches));
-        running.shutdown().await;
-        self.api().close();
+        self.watchers.close().await;
+        self.api.close();
     }
 }
 
 impl Kubernetes {
-    fn api(&self) -> &Arc<Api> {
-        &self.leases.records.api
-    }
-
-    fn watchers(&self, election: &ElectionName) -> Arc<Watchers> {
-        let mut watching = locked(&self.watching);
-        Arc::clone(watching.entry(election.clone()).or_default())
-    }
-
     /// Said once, when it is found out.
     fn tell_of_polling(&self, namespace: &str) {
         if self.told_of_polling.swap(true, Ordering::Relaxed) {
@@ -284,15 +242,13 @@ impl Kubernetes {
             right,
             writes: false,
         };
-        let answer = self.api().ask(&asked).await.ok()?;
+        let answer = self.api.ask(&asked).await.ok()?;
         match answer.status {
             200..300 => answer.body["status"]["allowed"].as_bool(),
             _ => None,
         }
     }
-}
 
-impl Leases {
     async fn path(&self, name: &str) -> Result<String, BackendError> {
         let namespace = &self.api.find_target().await?.namespace;
         let slash = if name.is_empty() { "" } else { "/" };
@@ -308,7 +264,7 @@ impl Leases {
 }
 
 #[async_trait]
-impl Records for Leases {
+impl Records for Kubernetes {
     type Entry = Lease;
 
     fn record(&self, lease: &Lease) -> Record {

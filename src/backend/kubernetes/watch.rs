@@ -10,15 +10,15 @@ use std::time::{Duration, Instant};
 use http::Method;
 use http_body_util::BodyExt;
 use serde_json::Value;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use super::failure::Right;
 use super::record::Lease;
 use super::{Asked, JSON, Kubernetes};
 use crate::backend::BackendError;
+use crate::backend::observed::{Observed, ObservedStore as _};
 use crate::backend::watchers::{Running, Watchers};
-use crate::identity::random_u64;
-use crate::lease::{ElectionName, Hint};
+use crate::lease::ElectionName;
 
 /// The server ends a watch after this time, and it goes on with the next.
 const WATCH_SECONDS: &str = "600";
@@ -28,76 +28,54 @@ const LONGEST_SILENCE: Duration = Duration::from_secs(90);
 const SHORTEST_WATCH: Duration = Duration::from_secs(1);
 /// How long after an expiry a take-over is heard of at the latest, if there is somebody to take over.
 const TAKEOVER: Duration = Duration::from_secs(2);
-/// The first pause after a watch that broke; later ones double, up to the longest.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// A right that was missing may be given while this process runs.
-const PAUSE_WITHOUT_RIGHT: Duration = Duration::from_secs(600);
 /// No event is longer.
 const LONGEST_EVENT: usize = 4 << 20;
 
 pub(super) async fn run(
-    store: Arc<Kubernetes>,
+    leases: Arc<Observed<Kubernetes>>,
     election: ElectionName,
-    watchers: Arc<Watchers>,
     mut running: Running,
 ) {
     let mut watch = LeaseWatch {
-        store,
+        leases,
         election,
-        watchers,
         from: None,
-        listener: None,
-        blind: false,
     };
-    let mut pause = FIRST_PAUSE;
     while !running.has_ended() {
         let began = Instant::now();
         let ended = watch.hear(&mut running).await;
-        if began.elapsed() > SHORTEST_WATCH {
-            pause = FIRST_PAUSE;
-            if let Ok(End::ByServer) = ended {
-                // It goes on from where it ended, so nobody missed anything.
-                continue;
-            }
+        if let Ok(End::ByServer) = ended
+            && began.elapsed() > SHORTEST_WATCH
+        {
+            // It goes on from where it ended, so nobody missed anything.
+            continue;
         }
         // What is going on now is told again with the first event. Where a server was set back, nothing
         // would be heard from a place that it has not reached yet.
         watch.from = None;
-        let rest = match ended {
-            Ok(End::ByServer) => pause,
-            Ok(End::TooOld) => FIRST_PAUSE,
-            Ok(End::NotAllowed) => PAUSE_WITHOUT_RIGHT,
-            Err(error) => {
-                if !watch.blind {
-                    let election = &watch.election;
-                    tracing::info!(%election, %error, "changes are not heard of: asking at every interval");
-                }
-                pause
+        let error = match ended {
+            Ok(End::Over) => return,
+            Ok(End::ByServer) => broken("the server ends the watch at once"),
+            Ok(End::TooOld) => {
+                broken("the server has forgotten what came after what was heard last")
             }
+            Ok(End::NotAllowed) => BackendError::fatal("refused", "it may not watch leases"),
+            Err(error) => error,
         };
-        watch.is_blind();
-        // Not all instances at the same moment: a server that comes back has enough to do.
-        let thousandths = u32::try_from(random_u64() % 500).unwrap_or(0);
-        let rest = rest / 2 + rest * thousandths / 1_000;
-        let _ = timeout(rest, watch.nobody_listens()).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        running.lost(&watch.kubernetes().describe(), &error).await;
     }
 }
 
 struct LeaseWatch {
-    store: Arc<Kubernetes>,
+    leases: Arc<Observed<Kubernetes>>,
     election: ElectionName,
-    watchers: Arc<Watchers>,
     /// The resourceVersion of what was heard last.
     from: Option<String>,
-    /// The latest listener that knows that changes are heard.
-    listener: Option<u64>,
-    /// All listeners know that they are not.
-    blind: bool,
 }
 
 enum End {
+    /// Nobody listens any more.
+    Over,
     ByServer,
     /// The server has forgotten what came after what was heard last.
     TooOld,
@@ -105,28 +83,32 @@ enum End {
 }
 
 impl LeaseWatch {
-    /// Until the connection ends, or nobody listens any more.
+    fn kubernetes(&self) -> &Kubernetes {
+        &self.leases.records
+    }
+
     async fn hear(&mut self, running: &mut Running) -> Result<End, BackendError> {
         let asked = self.asked().await?;
-        let mut stream = match self.store.api().stream(&asked).await? {
+        let mut stream = match self.kubernetes().api.stream(&asked).await? {
             Ok(stream) => stream,
             Err(answer) if answer.status == 410 => return Ok(End::TooOld),
             Err(answer) => {
-                let error = self.store.leases.records.failed(&answer, &asked);
+                let error = self.kubernetes().failed(&answer, &asked);
                 if answer.status != 403 {
                     return Err(error);
                 }
-                if let Some(target) = self.store.api().target() {
-                    self.store.tell_of_polling(&target.namespace);
+                if let Some(target) = self.kubernetes().api.target() {
+                    self.kubernetes().tell_of_polling(&target.namespace);
                 }
                 return Ok(End::NotAllowed);
             }
         };
         let mut lines = Lines::default();
+        let watchers = Arc::clone(running.watchers());
         loop {
-            self.is_watching();
+            running.hears_all();
             if running.has_ended() {
-                return Ok(End::ByServer);
+                return Ok(End::Over);
             }
             tokio::select! {
                 frame = stream.frame() => match frame {
@@ -135,36 +117,20 @@ impl LeaseWatch {
                     Some(Ok(frame)) => {
                         lines.add(frame.data_ref().map_or(&[], |data| &data[..]))?;
                         while let Some(line) = lines.next() {
-                            if let Some(end) = self.event(&line)? {
+                            if let Some(end) = self.event(&line, &watchers)? {
                                 return Ok(end);
                             }
                         }
                     }
                 },
-                () = self.watchers.changed() => {}
+                () = watchers.changed() => {}
                 () = sleep(self.patience()) => return Err(broken("the watch fell silent")),
             }
         }
     }
 
-    fn is_watching(&mut self) {
-        let latest = self.watchers.elections().first().map(|(_, latest)| *latest);
-        if latest.is_some() && self.listener != latest {
-            self.listener = latest;
-            self.blind = false;
-            self.watchers.tell_all(Hint::Watching);
-        }
-    }
-
-    fn is_blind(&mut self) {
-        self.listener = None;
-        if !std::mem::replace(&mut self.blind, true) {
-            self.watchers.tell_all(Hint::Blind);
-        }
-    }
-
     async fn asked(&self) -> Result<Asked<'static>, BackendError> {
-        let mut path = self.store.leases.records.path("").await?;
+        let mut path = self.kubernetes().path("").await?;
         path.push_str("?watch=true&allowWatchBookmarks=true&fieldSelector=metadata.name%3D");
         path.push_str(self.election.as_str());
         path.push_str("&timeoutSeconds=");
@@ -183,7 +149,7 @@ impl LeaseWatch {
         })
     }
 
-    fn event(&mut self, line: &[u8]) -> Result<Option<End>, BackendError> {
+    fn event(&mut self, line: &[u8], watchers: &Watchers) -> Result<Option<End>, BackendError> {
         let Ok(Value::Object(mut event)) = serde_json::from_slice(line) else {
             return Err(broken("the watch told something that is no event"));
         };
@@ -212,8 +178,8 @@ impl LeaseWatch {
             "DELETED" => None,
             _ => return Ok(None),
         };
-        if let Some(hint) = self.store.leases.saw(&self.election, lease) {
-            self.watchers.tell_all(hint);
+        if let Some(hint) = self.leases.saw(&self.election, lease) {
+            watchers.tell_all(hint);
         }
         Ok(None)
     }
@@ -221,15 +187,9 @@ impl LeaseWatch {
     /// How long silence is believed. A leader renews within its lease; if it did not, everybody's attempts
     /// follow, and one of them is heard.
     fn patience(&self) -> Duration {
-        match self.store.leases.remaining(&self.election) {
+        match self.leases.remaining(&self.election) {
             Some(remaining) if !remaining.is_zero() => LONGEST_SILENCE.min(remaining + TAKEOVER),
             _ => LONGEST_SILENCE,
-        }
-    }
-
-    async fn nobody_listens(&self) {
-        while !self.watchers.is_over() {
-            self.watchers.changed().await;
         }
     }
 }

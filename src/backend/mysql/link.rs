@@ -303,7 +303,7 @@ impl Link {
         let mut connection = match &self.address.encryption {
             Encryption::Never => self.log_in(place, None, false).await,
             Encryption::Always(tls) => {
-                let config = client_config(tls).map_err(unnumbered)?;
+                let config = client_config(tls).await.map_err(unnumbered)?;
                 let verified = tls.verify != Verify::Nothing;
                 self.log_in(place, Some(config), verified).await
             }
@@ -312,7 +312,7 @@ impl Link {
                     verify: Verify::Nothing,
                     ..Tls::default()
                 };
-                let config = client_config(&tls).map_err(unnumbered)?;
+                let config = client_config(&tls).await.map_err(unnumbered)?;
                 match self.log_in(place, Some(config), false).await {
                     // Also where its TLS is too old for this side, as MySQL's own client does.
                     Err(Trouble::PlainOnly | Trouble::Untrusted(_)) => {
@@ -353,8 +353,9 @@ impl Link {
     }
 }
 
-fn client_config(tls: &Tls) -> Result<Arc<ClientConfig>, BackendError> {
+async fn client_config(tls: &Tls) -> Result<Arc<ClientConfig>, BackendError> {
     tls.client_config()
+        .await
         .map(Arc::new)
         .map_err(|why| BackendError::fatal("certificate", why))
 }

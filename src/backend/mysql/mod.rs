@@ -48,6 +48,7 @@ use super::{Attempt, Backend, BackendError, BadStore, Capabilities, StoreOptions
 use crate::clock::Clock;
 use crate::lease::FailureKind::{Ambiguous, Transient};
 use crate::lease::{ElectionName, InstanceId, LONGEST_LEASE, Leader, Outcome, Owner, Token};
+use crate::random::random_u64;
 
 /// How often a campaign looks again that found the lease free and came too late for it.
 const MOST_LOOKS: usize = 3;
@@ -72,12 +73,6 @@ pub(super) fn open(
     _clock: Arc<dyn Clock>,
 ) -> Result<Arc<dyn Backend>, BadStore> {
     let address = Address::parse(url, &options.base_dir)?;
-    if options.min_replicas.is_some() {
-        return Err(BadStore {
-            parameter: "minReplicas",
-            rule: "be left out with MySQL and MariaDB: semi-synchronous replication is set up on the server".into(),
-        });
-    }
     Ok(Arc::new(MysqlStore {
         table: address.table.quoted(),
         link: Link::new(address, options),
@@ -425,12 +420,7 @@ impl MysqlStore {
 
     /// No election has a name that begins with a space, and this one's is undone in the same breath.
     async fn probe(&self) -> Result<(), BackendError> {
-        let random = getrandom::u64().map_err(|error| {
-            BackendError::transient(
-                "store",
-                format!("the system gives no random numbers: {error}"),
-            )
-        })?;
+        let random = random_u64();
         let owner = Owner {
             instance: InstanceId::new("whenleader").expect("a good id"),
             nonce: random,

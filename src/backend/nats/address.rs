@@ -135,7 +135,7 @@ impl Address {
     }
 
     /// What a client says first. `Err`: what is wrong with the files that say who it is.
-    pub fn hello(&self, nonce: Option<&str>) -> Result<String, String> {
+    pub async fn hello(&self, nonce: Option<&str>) -> Result<String, String> {
         let mut hello = connection::hello();
         hello["tls_required"] = self.wants_tls.into();
         // Drawn by servers that know keys.
@@ -148,12 +148,12 @@ impl Address {
             }
             Who::Token(token) => hello["auth_token"] = token.as_str().into(),
             Who::Credentials(file) => {
-                let (jwt, key) = nkey::credentials_in(file)?;
+                let (jwt, key) = nkey::credentials_in(file).await?;
                 hello["jwt"] = jwt.into();
                 hello["sig"] = key.sign(nonce).into();
             }
             Who::Seed(file) => {
-                let key = nkey::seed_in(file)?;
+                let key = nkey::seed_in(file).await?;
                 hello["nkey"] = key.public().into();
                 hello["sig"] = key.sign(nonce).into();
             }
@@ -180,20 +180,20 @@ mod tests {
         Address::parse(url, Path::new("/base")).map_err(|bad| bad.rule)
     }
 
-    fn hello(url: &str) -> serde_json::Value {
+    async fn hello(url: &str) -> serde_json::Value {
         let address = parse(url).unwrap_or_else(|rule| panic!("{url}: must {rule}"));
-        serde_json::from_str(&address.hello(None).unwrap()).unwrap()
+        serde_json::from_str(&address.hello(None).await.unwrap()).unwrap()
     }
 
-    #[test]
-    fn who_asks_is_said_in_one_of_four_ways() {
-        let user = hello("nats://us%40er:p%40ss%2F%3F%23%25@h");
+    #[tokio::test]
+    async fn who_asks_is_said_in_one_of_four_ways() {
+        let user = hello("nats://us%40er:p%40ss%2F%3F%23%25@h").await;
         assert_eq!(
             (&user["user"], &user["pass"]),
             (&"us@er".into(), &"p@ss/?#%".into())
         );
-        assert_eq!(hello("nats://s3cr%2Fet@h")["auth_token"], "s3cr/et");
-        assert!(hello("nats://h").get("user").is_none());
+        assert_eq!(hello("nats://s3cr%2Fet@h").await["auth_token"], "s3cr/et");
+        assert!(hello("nats://h").await.get("user").is_none());
         for (url, word) in [
             ("nats://u:p@h?creds=x", "once"),
             ("nats://h?creds=x&nkey=y", "once"),
@@ -203,7 +203,10 @@ mod tests {
             let rule = parse(url).map(|_| url).unwrap_err();
             assert!(rule.contains(word), "{url}: {rule}");
         }
-        let file = parse("nats://h?creds=absent.creds").unwrap().hello(None);
+        let file = parse("nats://h?creds=absent.creds")
+            .unwrap()
+            .hello(None)
+            .await;
         assert!(file.unwrap_err().contains("/base/absent.creds"));
     }
 

@@ -26,7 +26,7 @@ const NEVER: u64 = 9_007_199_254_740_991;
 
 /// What is kept under a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Kept {
+pub(super) struct Stored {
     pub sequence: u64,
     /// `None`: a mark where something was deleted.
     pub value: Option<Vec<u8>>,
@@ -46,7 +46,7 @@ pub(super) struct Bucket {
     pub link: Link,
 }
 
-impl Kept {
+impl Stored {
     /// A message that a bucket tells of or is asked for.
     pub fn new(sequence: u64, headers: &Vec<(String, String)>, value: Vec<u8>) -> Self {
         let operation = header(headers, "KV-Operation");
@@ -109,7 +109,7 @@ impl Bucket {
     }
 
     /// `None`: nothing was ever kept there, or no mark of it is left.
-    pub async fn get(&self, key: &str) -> Result<Option<Kept>, BackendError> {
+    pub async fn get(&self, key: &str) -> Result<Option<Stored>, BackendError> {
         let asked = json!({ "last_by_subj": self.subject(key) });
         let found = match self.call("STREAM.MSG.GET", &asked, false).await {
             Ok(found) => found,
@@ -133,7 +133,7 @@ impl Bucket {
                 [] => (None, Vec::new()),
                 lines => headers(lines)?,
             };
-            Some(Kept::new(
+            Some(Stored::new(
                 message["seq"].as_u64()?,
                 &headers,
                 bytes("data")?,
@@ -471,13 +471,13 @@ mod tests {
             with("Nats-Marker-Reason", "MaxAge"),
         ] {
             assert_eq!(
-                Kept::new(7, &headers, Vec::new()).value,
+                Stored::new(7, &headers, Vec::new()).value,
                 None,
                 "{headers:?}"
             );
         }
         for headers in [Vec::new(), with(EXPECTED, "3"), with("KV-Operation", "PUT")] {
-            assert_eq!(Kept::new(7, &headers, vec![1]).value, Some(vec![1]));
+            assert_eq!(Stored::new(7, &headers, vec![1]).value, Some(vec![1]));
         }
     }
 }

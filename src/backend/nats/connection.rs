@@ -22,7 +22,7 @@ use tokio_rustls::TlsConnector;
 use super::address::Address;
 use super::failure::{Trouble, Why};
 use crate::backend::url::Host;
-use crate::identity::random_u64;
+use crate::random::random_u64;
 
 const DEFAULT_PORT: u16 = super::address::DEFAULT_PORT;
 /// No operation's first line is longer.
@@ -166,6 +166,7 @@ impl Connection {
         let inbox = format!("{}.{:016x}", address.inbox, random_u64());
         let hello = address
             .hello(info["nonce"].as_str())
+            .await
             .map_err(|message| Trouble::new(Why::Denied, message))?;
         let hello = format!("CONNECT {hello}\r\nSUB {inbox}.* {ANSWERS}\r\nPING\r\n");
         pipe.write_all(hello.as_bytes())
@@ -412,8 +413,7 @@ fn published(subject: &str, reply: &str, headers: &[(&str, String)], payload: &[
 
 async fn encrypted(address: &Address, host: &Host, pipe: Pipe) -> Result<Pipe, Trouble> {
     let place = host.with_port(DEFAULT_PORT);
-    // Certificates are read anew: they may have been replaced, as they are before they expire.
-    let config = address.tls.client_config();
+    let config = address.tls.client_config().await;
     let config = config.map_err(|message| Trouble::new(Why::Distrust, message))?;
     let name = ServerName::try_from(host.name.clone())
         .map_err(|error| Trouble::new(Why::Distrust, format!("{place}: {error}")))?;

@@ -8,7 +8,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use super::address::Address;
 use super::connection::{Connection, Message};
@@ -224,33 +224,6 @@ impl Link {
 
     fn lock(&self) -> MutexGuard<'_, Slot> {
         self.slot.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Pauses that grow, for whoever tries again.
-#[derive(Debug)]
-pub(super) struct Pauses {
-    next: Duration,
-    longest: Duration,
-}
-
-impl Pauses {
-    const FIRST: Duration = Duration::from_millis(50);
-
-    pub const fn up_to(longest: Duration) -> Self {
-        Self {
-            next: Self::FIRST,
-            longest,
-        }
-    }
-
-    pub fn begin_anew(&mut self) {
-        self.next = Self::FIRST;
-    }
-
-    pub async fn pause(&mut self) {
-        sleep(self.next).await;
-        self.next = (self.next * 2).min(self.longest);
     }
 }
 

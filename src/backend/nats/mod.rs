@@ -27,33 +27,25 @@ mod link;
 mod nkey;
 mod watch;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::task::JoinSet;
 
 use self::address::Address;
-use self::bucket::{Bucket, Kept, NO_KEY, Put, key_of};
+use self::bucket::{Bucket, NO_KEY, Put, Stored, key_of};
 use self::link::Link;
-use super::observed::{Change, Document, Observed, Record, Records, Written};
+use super::observed::{Document, Kept, Observed, ObservedStore, Values};
 use super::watchers::Watchers;
-use super::{Attempt, Backend, BackendError, BadStore, Capabilities, Hints, StoreOptions, Watch};
+use super::{Backend, BackendError, BadStore, Capabilities, Hints, StoreOptions, Watch};
 use crate::clock::Clock;
-use crate::lease::{ElectionName, FailureKind, Leader, Outcome, Owner, Token};
-use crate::locked::locked;
+use crate::lease::{ElectionName, FailureKind};
 
 /// See the module's description.
 #[derive(Debug)]
-pub struct NatsStore {
-    leases: Observed<Leases>,
-    watchers: Arc<Watchers>,
-    running_watch: Mutex<JoinSet<()>>,
-}
-
-#[derive(Debug)]
-struct Leases {
+struct Nats {
     bucket: Bucket,
+    watchers: Arc<Watchers>,
 }
 
 pub(super) fn open(
@@ -61,25 +53,18 @@ pub(super) fn open(
     options: &StoreOptions,
     clock: Arc<dyn Clock>,
 ) -> Result<Arc<dyn Backend>, BadStore> {
-    if options.min_replicas.is_some() {
-        return Err(BadStore {
-            parameter: "minReplicas",
-            rule: "be left out with NATS: every write is confirmed by most servers that keep the bucket, and how many those are is set with ?replicas=<n>".into(),
-        });
-    }
     let address = Address::parse(url, &options.base_dir)?;
-    let bucket = Bucket {
-        link: Link::new(address, options),
-    };
-    Ok(Arc::new(NatsStore {
-        leases: Observed::new(Leases { bucket }, clock),
+    let nats = Nats {
+        bucket: Bucket {
+            link: Link::new(address, options),
+        },
         watchers: Arc::default(),
-        running_watch: Mutex::default(),
-    }))
+    };
+    Ok(Arc::new(Observed::new(nats, clock)))
 }
 
 #[async_trait]
-impl Backend for NatsStore {
+impl ObservedStore for Nats {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             shortest_lease: Duration::from_millis(1),
@@ -88,11 +73,11 @@ impl Backend for NatsStore {
     }
 
     fn describe(&self) -> String {
-        self.bucket().link.address.shown.clone()
+        self.bucket.link.address.shown.clone()
     }
 
     async fn prepare(&self) -> Result<(), BackendError> {
-        let bucket = self.bucket();
+        let bucket = &self.bucket;
         for remark in bucket.prepare(NO_KEY).await? {
             tracing::warn!(store = %self.describe(), "of the bucket: {remark}");
         }
@@ -109,138 +94,50 @@ impl Backend for NatsStore {
         Ok(())
     }
 
-    async fn attempt(&self, attempt: &Attempt<'_>) -> Result<Outcome, BackendError> {
-        self.leases.attempt(attempt).await
-    }
-
-    async fn release(
-        &self,
-        election: &ElectionName,
-        owner: &Owner,
-        token: Token,
-    ) -> Result<bool, BackendError> {
-        self.leases.release(election, owner, token).await
-    }
-
-    async fn peek(&self, election: &ElectionName) -> Result<Option<Leader>, BackendError> {
-        self.leases.peek(election).await
-    }
-
-    fn watch(self: Arc<Self>, election: ElectionName, hints: Hints) -> Option<Watch> {
+    fn watch(leases: &Arc<Observed<Self>>, election: ElectionName, hints: Hints) -> Option<Watch> {
+        let leases = Arc::clone(leases);
         Some(Box::pin(async move {
-            let listening = self.watchers.add(election, hints);
-            if let Some(running) = self.watchers.begin() {
-                let mut running_watch = locked(&self.running_watch);
-                while running_watch.try_join_next().is_some() {}
-                running_watch.spawn(watch::run(Arc::clone(&self), running));
-            }
-            listening.forward().await;
+            let watchers = Arc::clone(&leases.records.watchers);
+            let run = |running| watch::run(leases, running);
+            watchers.listen(election, hints, run).forward().await;
         }))
     }
 
     async fn close(&self) {
-        self.watchers.stop();
-        let mut running = std::mem::take(&mut *locked(&self.running_watch));
-        running.shutdown().await;
-        self.bucket().link.hang_up();
+        self.watchers.close().await;
+        self.bucket.link.hang_up();
     }
 }
 
-impl NatsStore {
-    fn bucket(&self) -> &Bucket {
-        &self.leases.records.bucket
+#[async_trait]
+impl Values for Nats {
+    /// The number of its message in the stream.
+    type Version = u64;
+
+    async fn get(&self, election: &ElectionName) -> Result<Option<Kept<u64>>, BackendError> {
+        let stored = self.bucket.get(&key_of(election.as_str())).await?;
+        Ok(stored.map(kept))
     }
-}
 
-/// What is kept under an election's key.
-#[derive(Debug, Clone)]
-struct Entry {
-    sequence: u64,
-    /// `None`: a mark where a record was deleted, which a new one is written over.
-    document: Option<Document>,
-}
-
-impl Entry {
-    fn new(kept: Kept) -> Self {
-        Self {
-            sequence: kept.sequence,
-            document: kept.value.map(|value| Document::read(&value)),
-        }
-    }
-}
-
-impl Leases {
     async fn put(
         &self,
         election: &ElectionName,
-        over: u64,
-        document: Document,
-    ) -> Result<Option<Entry>, BackendError> {
+        over: Option<&u64>,
+        document: &Document,
+    ) -> Result<Option<u64>, BackendError> {
         let key = key_of(election.as_str());
         let text = document.text().into_bytes();
+        let over = over.copied().unwrap_or(0);
         Ok(match self.bucket.put(&key, over, text).await? {
-            Put::At(sequence) => Some(Entry {
-                sequence,
-                document: Some(document),
-            }),
+            Put::At(sequence) => Some(sequence),
             Put::Changed => None,
         })
     }
 }
 
-#[async_trait]
-impl Records for Leases {
-    type Entry = Entry;
-
-    fn record(&self, entry: &Entry) -> Record {
-        let sequence = entry.sequence;
-        match &entry.document {
-            // Numbers may come again where a bucket was deleted and made by somebody else.
-            Some(document) => document.record(format!("{sequence} {}", document.word())),
-            None => Record {
-                version: sequence.to_string(),
-                holder: None,
-                last: None,
-            },
-        }
-    }
-
-    async fn read(&self, election: &ElectionName) -> Result<Option<Entry>, BackendError> {
-        let kept = self.bucket.get(&key_of(election.as_str())).await?;
-        Ok(kept.map(Entry::new))
-    }
-
-    async fn create(
-        &self,
-        election: &ElectionName,
-        owner: &Owner,
-        token: Token,
-        duration: Duration,
-    ) -> Result<Option<Entry>, BackendError> {
-        let document = Document::first(owner, token, duration);
-        self.put(election, 0, document).await
-    }
-
-    async fn write(
-        &self,
-        election: &ElectionName,
-        over: &Entry,
-        change: Change<'_>,
-    ) -> Result<Written<Entry>, BackendError> {
-        let document = match (&over.document, change) {
-            (Some(document), change) => document.changed(change),
-            (
-                None,
-                Change::Begin {
-                    owner,
-                    token,
-                    duration,
-                },
-            ) => Document::first(owner, token, duration),
-            // Nobody's term is where a record was deleted.
-            (None, Change::Renew { .. } | Change::Release) => return Ok(Written::Changed),
-        };
-        let written = self.put(election, over.sequence, document).await?;
-        Ok(written.map_or(Written::Changed, Written::Done))
+fn kept(stored: Stored) -> Kept<u64> {
+    Kept {
+        version: stored.sequence,
+        document: stored.value.map(|text| Document::read(&text)),
     }
 }

@@ -1,12 +1,13 @@
 //! NATS' keys: how a client proves who it is without sending a secret. A seed is written as 58 letters; it
 //! signs the number that the server drew for the connection.
 
-use std::fs;
 use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::signature::{Ed25519KeyPair, KeyPair as _};
+
+use crate::backend::blocking::read_text;
 
 const ALPHABET: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
 /// The five bits that a seed begins with, `S`.
@@ -44,8 +45,8 @@ impl Key {
 }
 
 /// A file that holds a user's seed, among whatever lines. `Err`: what is wrong with it.
-pub(super) fn seed_in(path: &Path) -> Result<Key, String> {
-    let text = read(path)?;
+pub(super) async fn seed_in(path: &Path) -> Result<Key, String> {
+    let text = read_text(path).await?;
     key_in(&text).ok_or_else(|| {
         format!(
             "{} holds no user's seed: that is a line of 58 letters that begins with SU",
@@ -55,8 +56,8 @@ pub(super) fn seed_in(path: &Path) -> Result<Key, String> {
 }
 
 /// A file of credentials: a user's JWT and its seed.
-pub(super) fn credentials_in(path: &Path) -> Result<(String, Key), String> {
-    let text = read(path)?;
+pub(super) async fn credentials_in(path: &Path) -> Result<(String, Key), String> {
+    let text = read_text(path).await?;
     let bad = |what| format!("{} holds no {what}", path.display());
     let jwt = text
         .lines()
@@ -65,10 +66,6 @@ pub(super) fn credentials_in(path: &Path) -> Result<(String, Key), String> {
     let jwt = jwt.ok_or_else(|| bad("user's JWT"))?;
     let key = key_in(&text).ok_or_else(|| bad("user's seed beside the JWT"))?;
     Ok((jwt.to_owned(), key))
-}
-
-fn read(path: &Path) -> Result<String, String> {
-    fs::read_to_string(path).map_err(|error| format!("{} cannot be read: {error}", path.display()))
 }
 
 fn key_in(text: &str) -> Option<Key> {

@@ -10,15 +10,16 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::bucket::{ALL_KEYS, Bucket, Kept, Said, by_subject, said};
+use super::bucket::{ALL_KEYS, Bucket, Said, Stored, by_subject, said};
 use super::connection::{Connection, Message, Subscription};
 use super::failure::{self, Trouble, Why};
-use super::link::{Asked, Pauses};
-use super::{Entry, NatsStore};
+use super::link::Asked;
+use super::{Nats, kept};
 use crate::backend::BackendError;
+use crate::backend::observed::Observed;
 use crate::backend::watchers::{Running, Watchers};
-use crate::identity::random_u64;
-use crate::lease::{ElectionName, FailureKind, Hint};
+use crate::lease::ElectionName;
+use crate::random::random_u64;
 
 /// How often a server that has nothing to tell says that it is there.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(2);
@@ -26,43 +27,22 @@ const SIGN_OF_LIFE: Duration = Duration::from_secs(2);
 const LONGEST_SILENCE: Duration = Duration::from_secs(7);
 /// The server forgets a consumer to which nobody listened for so long.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(5);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// A right that was missing may be given while this process runs.
-const PAUSE_WITHOUT_RIGHT: Duration = Duration::from_secs(60);
 const SIGN: u16 = 100;
 
-pub(super) async fn run(store: Arc<NatsStore>, mut running: Running) {
+pub(super) async fn run(leases: Arc<Observed<Nats>>, mut running: Running) {
     let mut watch = BucketWatch {
-        watchers: Arc::clone(&store.watchers),
-        store,
+        watchers: Arc::clone(running.watchers()),
+        leases,
         elections: HashMap::new(),
         generation: None,
-        blind: false,
     };
-    let mut pauses = Pauses::up_to(LONGEST_PAUSE);
     while !running.has_ended() {
-        let mut heard = false;
-        let Err(error) = watch.hear(&mut running, &mut heard).await else {
+        let Err(error) = watch.hear(&mut running).await else {
             return;
         };
-        if heard {
-            pauses.begin_anew();
-        }
-        watch.is_blind(&error);
-        let longest = match error.kind {
-            FailureKind::Fatal => PAUSE_WITHOUT_RIGHT,
-            _ => LONGEST_PAUSE,
-        };
-        let pause = async {
-            match error.kind {
-                FailureKind::Fatal => tokio::time::sleep(longest).await,
-                _ => pauses.pause().await,
-            }
-        };
-        tokio::select! {
-            () = pause => {}
-            () = watch.nobody_listens() => {}
-        }
+        running
+            .lost(&watch.bucket().link.address.shown, &error)
+            .await;
     }
 }
 
@@ -102,29 +82,26 @@ fn nanos(duration: Duration) -> Value {
 }
 
 struct BucketWatch {
-    store: Arc<NatsStore>,
+    leases: Arc<Observed<Nats>>,
     watchers: Arc<Watchers>,
-    /// Those that somebody listens to, by subject, with their latest listener that knows that changes are heard.
-    elections: HashMap<String, (ElectionName, u64)>,
+    /// Those that somebody listens to, by subject.
+    elections: HashMap<String, ElectionName>,
     generation: Option<u64>,
-    /// All listeners know that nothing is heard.
-    blind: bool,
 }
 
 impl BucketWatch {
     fn bucket(&self) -> &Bucket {
-        &self.store.leases.records.bucket
+        &self.leases.records.bucket
     }
 
     /// Until the connection breaks, or (`Ok`) nobody listens any more.
-    async fn hear(&mut self, running: &mut Running, heard: &mut bool) -> Result<(), BackendError> {
+    async fn hear(&mut self, running: &mut Running) -> Result<(), BackendError> {
         let (connection, mut told) = self.open().await?;
-        *heard = true;
         self.elections.clear();
         self.generation = None;
         let (mut last, mut heard_at) = (0, Instant::now());
         loop {
-            self.follow_watchers();
+            self.follow_watchers(running);
             if running.has_ended() {
                 return Ok(());
             }
@@ -187,58 +164,35 @@ impl BucketWatch {
         if number != *last {
             return Err(gap());
         }
-        if let Some((election, _)) = self.elections.get(&message.subject) {
-            let kept = Kept::new(sequence, &message.headers, message.payload);
-            if let Some(hint) = self.store.leases.saw(election, Some(Entry::new(kept))) {
+        if let Some(election) = self.elections.get(&message.subject) {
+            let stored = Stored::new(sequence, &message.headers, message.payload);
+            if let Some(hint) = self.leases.saw(election, Some(kept(stored))) {
                 self.watchers.tell(election, hint);
             }
         }
         Ok(())
     }
 
-    fn follow_watchers(&mut self) {
+    fn follow_watchers(&mut self, running: &mut Running) {
         let generation = Some(self.watchers.generation());
         if self.generation == generation {
             return;
         }
         self.generation = generation;
-        self.blind = false;
-        let now = self
-            .watchers
-            .elections()
-            .into_iter()
-            .map(|(election, listener)| {
-                let name = election.as_str().to_owned();
-                ((election, listener), name)
-            });
-        let now = by_subject(self.bucket(), now);
-        for (subject, (election, listener)) in &now {
-            let known = self.elections.get(subject).map(|(_, listener)| listener);
-            if known != Some(listener) {
-                self.watchers.tell(election, Hint::Watching);
-            }
+        let elections = self.watchers.elections().into_iter();
+        let named = elections.map(|election| {
+            let name = election.as_str().to_owned();
+            (election, name)
+        });
+        self.elections = by_subject(self.bucket(), named);
+        for election in self.elections.values() {
+            running.hears(election);
         }
-        self.elections = now;
-    }
-
-    fn is_blind(&mut self, error: &BackendError) {
-        if std::mem::replace(&mut self.blind, true) {
-            return;
-        }
-        let store = &self.bucket().link.address.shown;
-        tracing::info!(%store, %error, "changes are not heard of: asking at every interval");
-        self.watchers.tell_all(Hint::Blind);
     }
 
     fn broken(&self, why: &str) -> BackendError {
         let store = &self.bucket().link.address.shown;
         BackendError::transient("unreachable", format!("the watch on {store} broke: {why}"))
-    }
-
-    async fn nobody_listens(&self) {
-        while !self.watchers.is_over() {
-            self.watchers.changed().await;
-        }
     }
 }
 

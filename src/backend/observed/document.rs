@@ -16,8 +16,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{Change, Holder, Lasts, Record};
-use crate::identity::random_u64;
 use crate::lease::{InstanceId, Leader, Owner, Token};
+use crate::random::random_u64;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::backend) struct Document {

@@ -1,8 +1,9 @@
 //! One adapter for all stores that keep a versioned record and write it on a condition, and that do not
 //! judge expiry: it turns reads and conditional writes into attempts.
 //!
-//! A store says how its records are read and written ([`Records`]); what they mean for an election is
-//! decided here. A lease of somebody else has expired when its record stood still for the duration that
+//! A store says how its records are read and written: as [`Values`] if it keeps a text by its key, else as
+//! [`Records`]. What else it can do, it says as a [`ObservedStore`]. What its records mean for an election is decided
+//! here, so that an `Observed<ObservedStore>` is a [`Backend`]. A lease of somebody else has expired when its record stood still for the duration that
 //! it names, on this process's own clock, counted from the receipt (see `observation`). Then it is taken
 //! over by a write on the condition of that very version.
 //!
@@ -13,25 +14,30 @@ mod document;
 mod known;
 #[cfg(test)]
 mod tests;
+mod values;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
 
 pub(super) use self::document::Document;
 use self::known::{Known, Plan, Seen};
-use super::{Attempt, BackendError};
+pub(super) use self::values::{Kept, Values};
+use super::{Attempt, Backend, BackendError, Capabilities, Hints, Watch};
 use crate::clock::{Clock, Moment};
 use crate::lease::{ElectionName, Hint, LONGEST_LEASE, Leader, Outcome, Owner, Token};
+use crate::locked::locked;
+use crate::random::jittered;
 
-/// How often one attempt writes again because somebody else wrote in between. Whoever asks gives up
-/// earlier; this only bounds a store that answers so for ever.
-const TRIES: u32 = 100;
-/// The pause before the second try and all later ones. The first is at once: two rivals met by chance.
-const PAUSE: Duration = Duration::from_millis(25);
+/// How often one attempt writes again because somebody else wrote in between.
+const TRIES: u32 = 12;
+/// The pause before the second try; later ones double, up to the longest. The first is at once: two rivals met by
+/// chance.
+const PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 /// How often one look reads because events came in between. The last answer counts anyway.
 const READS: u32 = 3;
 /// So many elections are remembered whether anybody needs them or not.
@@ -143,6 +149,36 @@ pub(super) trait Records: fmt::Debug + Send + Sync + 'static {
     ) -> Result<Written<Self::Entry>, BackendError>;
 }
 
+/// What a store is beside its records: see [`Backend`], whose methods these are.
+#[async_trait]
+pub(super) trait ObservedStore: Records {
+    fn capabilities(&self) -> Capabilities;
+
+    fn describe(&self) -> String;
+
+    fn check_name(&self, _election: &ElectionName) -> Result<(), String> {
+        Ok(())
+    }
+
+    async fn prepare(&self) -> Result<(), BackendError>;
+
+    /// Of whatever is heard, [`Observed::saw`] makes hints.
+    fn watch(_leases: &Arc<Observed<Self>>, _election: ElectionName, _hints: Hints) -> Option<Watch>
+    where
+        Self: Sized,
+    {
+        None
+    }
+
+    fn tell_role(&self, _election: &ElectionName, _leads: bool) {}
+
+    fn needs_event_loop(&self) -> bool {
+        false
+    }
+
+    async fn close(&self) {}
+}
+
 /// See the module's description.
 pub(super) struct Observed<R: Records> {
     pub records: R,
@@ -159,7 +195,7 @@ impl<R: Records> Observed<R> {
         }
     }
 
-    /// [`Backend::attempt`](super::Backend::attempt).
+    /// [`Backend::attempt`].
     pub async fn attempt(&self, attempt: &Attempt<'_>) -> Result<Outcome, BackendError> {
         let election = attempt.election;
         let duration = attempt.duration;
@@ -213,7 +249,7 @@ impl<R: Records> Observed<R> {
         Err(busy(election))
     }
 
-    /// [`Backend::release`](super::Backend::release).
+    /// [`Backend::release`].
     pub async fn release(
         &self,
         election: &ElectionName,
@@ -237,7 +273,7 @@ impl<R: Records> Observed<R> {
         Err(busy(election))
     }
 
-    /// [`Backend::peek`](super::Backend::peek).
+    /// [`Backend::peek`].
     pub async fn peek(&self, election: &ElectionName) -> Result<Option<Leader>, BackendError> {
         let entry = self.records.read(election).await?;
         let record = entry.map(|entry| self.records.record(&entry));
@@ -337,9 +373,7 @@ impl<R: Records> Observed<R> {
     }
 
     fn lock(&self) -> MutexGuard<'_, Elections<R::Entry>> {
-        self.elections
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        locked(&self.elections)
     }
 }
 
@@ -370,6 +404,59 @@ impl<Entry: Clone> Elections<Entry> {
     }
 }
 
+/// What both have, its own methods and those of the trait, is the same: its own are called.
+#[async_trait]
+impl<S: ObservedStore> Backend for Observed<S> {
+    fn capabilities(&self) -> Capabilities {
+        self.records.capabilities()
+    }
+
+    fn describe(&self) -> String {
+        self.records.describe()
+    }
+
+    fn check_name(&self, election: &ElectionName) -> Result<(), String> {
+        self.records.check_name(election)
+    }
+
+    async fn prepare(&self) -> Result<(), BackendError> {
+        self.records.prepare().await
+    }
+
+    async fn attempt(&self, attempt: &Attempt<'_>) -> Result<Outcome, BackendError> {
+        self.attempt(attempt).await
+    }
+
+    async fn release(
+        &self,
+        election: &ElectionName,
+        owner: &Owner,
+        token: Token,
+    ) -> Result<bool, BackendError> {
+        self.release(election, owner, token).await
+    }
+
+    async fn peek(&self, election: &ElectionName) -> Result<Option<Leader>, BackendError> {
+        self.peek(election).await
+    }
+
+    fn watch(self: Arc<Self>, election: ElectionName, hints: Hints) -> Option<Watch> {
+        S::watch(&self, election, hints)
+    }
+
+    fn tell_role(&self, election: &ElectionName, leads: bool) {
+        self.records.tell_role(election, leads);
+    }
+
+    fn needs_event_loop(&self) -> bool {
+        self.records.needs_event_loop()
+    }
+
+    async fn close(&self) {
+        self.records.close().await;
+    }
+}
+
 enum Noted {
     Done,
     Made,
@@ -378,15 +465,18 @@ enum Noted {
 
 async fn pause_after(election: &ElectionName, tries: u32) {
     tracing::debug!(%election, "the record changed in between: looking again");
-    if tries > 0 {
-        tokio::time::sleep(PAUSE).await;
+    if let Some(doublings) = tries.checked_sub(1) {
+        let pause = PAUSE * 2_u32.pow(doublings.min(8));
+        tokio::time::sleep(jittered(pause.min(LONGEST_PAUSE))).await;
     }
 }
 
 fn busy(election: &ElectionName) -> BackendError {
     BackendError::transient(
         "conflict",
-        format!("others write the record of election {election} faster than this instance can"),
+        format!(
+            "{TRIES} writes in a row over the record of election {election} were refused: others write it all the time, or the store refuses the very version that it shows"
+        ),
     )
 }
 

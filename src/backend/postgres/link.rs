@@ -255,8 +255,7 @@ impl Link {
             SslMode::Disable => &unused,
             _ => &self.address.encryption.tls,
         };
-        // Read anew each time: certificates are renewed while processes run.
-        let tls = tls.client_config().map_err(|why| {
+        let tls = tls.client_config().await.map_err(|why| {
             BackendError::fatal("certificate", format!("{}: {why}", self.address.shown))
         })?;
         let config = self.address.config(place, mode);

@@ -8,7 +8,6 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
@@ -16,18 +15,15 @@ use tokio_postgres::Notification;
 
 use super::failure::{self, Stage};
 use super::link::{Link, Wire};
-use super::random;
+
 use super::statements::{channel, hint_of};
 use crate::backend::watchers::{Listening, Running, Watchers};
 use crate::backend::{BackendError, Hints};
-use crate::lease::{ElectionName, Hint};
+use crate::lease::ElectionName;
+use crate::random::random_u64;
 
 /// After so many timeouts without a message it makes sure that it still hears.
 const QUIET_TIMEOUTS: u32 = 4;
-/// The first wait before it connects again. It doubles up to the time that a connection may take.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// A pooler stays one: then it doubles up to so many times that.
-const DEAF_PAUSES: u32 = 12;
 /// The code of a server that takes LISTEN and tells nothing.
 const DEAF: &str = "deaf";
 
@@ -37,8 +33,8 @@ pub(super) struct Listener {
     watchers: Arc<Watchers>,
 }
 
-/// What is listened to: the elections by their channels, each with its latest listener.
-type Channels = HashMap<String, (ElectionName, u64)>;
+/// What is listened to: the elections by their channels.
+type Channels = HashMap<String, ElectionName>;
 
 /// A connection that listens.
 struct Ear {
@@ -57,48 +53,26 @@ impl Listener {
     }
 
     pub fn listen(self: &Arc<Self>, election: ElectionName, hints: Hints) -> Listening {
-        let listening = self.watchers.add(election, hints);
-        if let Some(running) = self.watchers.begin() {
-            let listener = Arc::clone(self);
-            tokio::spawn(async move { listener.run(running).await });
-        }
-        listening
+        let listener = Arc::clone(self);
+        let run = |running| async move { listener.run(running).await };
+        self.watchers.listen(election, hints, run)
     }
 
-    pub fn stop(&self) {
-        self.watchers.stop();
+    pub async fn close(&self) {
+        self.watchers.close().await;
     }
 
     async fn run(&self, mut running: Running) {
-        let mut pause = FIRST_PAUSE;
-        let mut blind = false;
         while !running.has_ended() {
-            let mut heard = false;
-            let Err(error) = self.hear(&mut running, &mut heard).await else {
+            let Err(error) = self.hear(&mut running).await else {
                 return;
             };
-            if heard {
-                pause = FIRST_PAUSE;
-                blind = false;
-            }
-            if !blind {
-                blind = true;
-                let store = &self.link.address.shown;
-                tracing::info!(%store, %error, "changes are not heard of: asking at every interval");
-                self.watchers.tell_all(Hint::Blind);
-            }
-            let mut longest = self.link.connect_timeout;
-            if error.code == DEAF {
-                pause = pause.max(longest);
-                longest *= DEAF_PAUSES;
-            }
-            let _ = timeout(pause, self.stopping()).await;
-            pause = (pause * 2).min(longest);
+            running.lost(&self.link.address.shown, &error).await;
         }
     }
 
     /// Until the connection breaks, or (`Ok`) nobody listens any more.
-    async fn hear(&self, running: &mut Running, heard: &mut bool) -> Result<(), BackendError> {
+    async fn hear(&self, running: &mut Running) -> Result<(), BackendError> {
         let table = self.link.table().await?;
         let mut ear = self.connect().await?;
         let mut channels = Channels::new();
@@ -108,8 +82,8 @@ impl Listener {
             let current = Some(self.watchers.generation());
             if generation != current {
                 generation = current;
-                self.follow_watchers(&ear, &table, &mut channels).await?;
-                *heard = true;
+                self.follow_watchers(&ear, &table, &mut channels, running)
+                    .await?;
             }
             if running.has_ended() {
                 return Ok(());
@@ -135,14 +109,14 @@ impl Listener {
     async fn connect(&self) -> Result<Ear, BackendError> {
         let (sender, heard) = mpsc::unbounded_channel();
         let wire = self.link.dial(Some(sender)).await?;
-        let own = format!("whenleader_self_{:016x}", random());
+        let own = format!("whenleader_self_{:016x}", random_u64());
         self.say(&wire, &format!("LISTEN {own}")).await?;
         Ok(Ear { wire, heard, own })
     }
 
     /// Makes sure that it hears what is told on the connection of the elections.
     async fn prove(&self, ear: &mut Ear, channels: &Channels) -> Result<(), BackendError> {
-        let word = format!("{:016x}", random());
+        let word = format!("{:016x}", random_u64());
         let told = format!("SELECT pg_notify('{}', '{word}')", ear.own);
         self.link.run(|| told.clone()).await?;
         let hearing = async {
@@ -156,7 +130,8 @@ impl Listener {
         };
         match timeout(self.link.connect_timeout, hearing).await {
             Ok(heard) => heard,
-            Err(_) => Err(BackendError::transient(
+            // A pooler stays one.
+            Err(_) => Err(BackendError::fatal(
                 DEAF,
                 format!(
                     "{} takes LISTEN, and notifications do not come, as behind a pooler: a hand-over waits until a \
@@ -168,7 +143,7 @@ impl Listener {
     }
 
     fn tell(&self, channels: &Channels, message: &Notification) {
-        if let Some((election, _)) = channels.get(message.channel())
+        if let Some(election) = channels.get(message.channel())
             && let Some(hint) = hint_of(message.payload(), election)
         {
             self.watchers.tell(election, hint);
@@ -180,20 +155,16 @@ impl Listener {
         ear: &Ear,
         table: &str,
         channels: &mut Channels,
+        running: &mut Running,
     ) -> Result<(), BackendError> {
         let mut gone = std::mem::take(channels);
-        let mut joined = Vec::new();
         let mut wanted = String::new();
-        for (election, listener) in self.watchers.elections() {
+        for election in self.watchers.elections() {
             let channel = channel(table, election.as_str());
-            let known = gone.remove(&channel).map(|(_, listener)| listener);
-            if known.is_none() {
+            if gone.remove(&channel).is_none() {
                 let _ = write!(wanted, "LISTEN {channel}; ");
             }
-            if known != Some(listener) {
-                joined.push(election.clone());
-            }
-            channels.insert(channel, (election, listener));
+            channels.insert(channel, election);
         }
         for channel in gone.into_keys() {
             let _ = write!(wanted, "UNLISTEN {channel}; ");
@@ -201,8 +172,8 @@ impl Listener {
         if !wanted.is_empty() {
             self.say(&ear.wire, &wanted).await?;
         }
-        for election in joined {
-            self.watchers.tell(&election, Hint::Watching);
+        for election in channels.values() {
+            running.hears(election);
         }
         Ok(())
     }
@@ -232,11 +203,5 @@ impl Listener {
                 self.link.address.shown
             ),
         )
-    }
-
-    async fn stopping(&self) {
-        while !self.watchers.is_over() {
-            self.watchers.changed().await;
-        }
     }
 }

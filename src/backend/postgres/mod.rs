@@ -41,6 +41,7 @@ use self::statements::{Row, Said, State, Values, read, write};
 use super::{Attempt, Backend, BackendError, BadStore, Capabilities, Hints, StoreOptions, Watch};
 use crate::clock::Clock;
 use crate::lease::{ElectionName, InstanceId, LONGEST_LEASE, Leader, Outcome, Owner, Token};
+use crate::random::random_u64;
 
 const CAMPAIGN: &str = include_str!("campaign.sql");
 const RENEW: &str = include_str!("renew.sql");
@@ -64,12 +65,6 @@ pub(super) fn open(
     options: &StoreOptions,
     _clock: Arc<dyn Clock>,
 ) -> Result<Arc<dyn Backend>, BadStore> {
-    if options.min_replicas.is_some() {
-        return Err(BadStore {
-            parameter: "minReplicas",
-            rule: "be left out with PostgreSQL: its synchronous_standby_names says who must have a write".into(),
-        });
-    }
     let address = Address::parse(url, &options.base_dir)?;
     let link = Arc::new(Link::new(
         address,
@@ -225,7 +220,7 @@ impl Backend for PostgresStore {
     }
 
     async fn close(&self) {
-        self.listener.stop();
+        self.listener.close().await;
         self.link.hang_up();
     }
 }
@@ -283,7 +278,7 @@ impl PostgresStore {
             instance: InstanceId::new("whenleader").expect("a good name"),
             nonce,
         };
-        let election = format!("\u{1}{:016x}", random());
+        let election = format!("\u{1}{:016x}", random_u64());
         let values = |attempt, nonce| {
             let values = Values::of(table, &election);
             let token = values.fill("(SELECT token FROM $table WHERE election = $election)");
@@ -367,12 +362,4 @@ impl Row {
     fn last_leader(self) -> Option<Leader> {
         (self.state != State::Free).then_some(self.leader)
     }
-}
-
-/// No two processes draw the same.
-fn random() -> u64 {
-    let mut bytes = [0; 8];
-    // Without randomness nothing else here would work: candidates draw their nonces from it.
-    let _ = getrandom::fill(&mut bytes);
-    u64::from_ne_bytes(bytes)
 }

@@ -1,7 +1,6 @@
 //! Where a Redis or Valkey server is: its URL, read strictly, since what clients make of a password
 //! with a slash in it has cost people days.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use redis::{
@@ -11,6 +10,7 @@ use redis::{
 use url::{Host, Url};
 
 use crate::backend::BadStore;
+use crate::backend::blocking::read_text;
 
 const DEFAULT_PORT: u16 = 6379;
 
@@ -101,21 +101,22 @@ impl Address {
     }
 
     /// Reads the certificates. `Err`: what is wrong with them.
-    pub fn client(&self) -> Result<Client, String> {
+    pub async fn client(&self) -> Result<Client, String> {
         let Some(files) = &self.tls else {
             return Client::open(self.connection.clone()).map_err(|error| error.to_string());
         };
         // Whichever crate needs one first chooses it for the process; all of ours choose this one.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let read = |path: &PathBuf| {
-            fs::read(path).map_err(|error| format!("{} cannot be read: {error}", path.display()))
-        };
+        let read = async |path: &PathBuf| read_text(path).await.map(String::into_bytes);
         let certificates = TlsCertificates {
-            root_cert: files.ca.as_ref().map(read).transpose()?,
+            root_cert: match &files.ca {
+                Some(ca) => Some(read(ca).await?),
+                None => None,
+            },
             client_tls: match &files.client {
                 Some((cert, key)) => Some(ClientTlsConfig {
-                    client_cert: read(cert)?,
-                    client_key: read(key)?,
+                    client_cert: read(cert).await?,
+                    client_key: read(key).await?,
                 }),
                 None => None,
             },

@@ -17,8 +17,6 @@ use crate::lease::{ElectionName, Hint, Token};
 /// After so many timeouts without a message the server is asked whether it is still there: a subscription
 /// that is dead costs time only, since followers still ask when the lease they know of ends.
 const QUIET_TIMEOUTS: u32 = 4;
-/// The first wait before it connects again. It doubles up to the time that a connection may take.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
 pub(super) struct Listener {
@@ -35,45 +33,28 @@ impl Listener {
     }
 
     pub fn listen(self: &Arc<Self>, election: ElectionName, hints: Hints) -> Listening {
-        let listening = self.watchers.add(election, hints);
-        if let Some(running) = self.watchers.begin() {
-            let listener = Arc::clone(self);
-            tokio::spawn(async move { listener.run(running).await });
-        }
-        listening
+        let listener = Arc::clone(self);
+        let run = |running| async move { listener.run(running).await };
+        self.watchers.listen(election, hints, run)
     }
 
-    pub fn stop(&self) {
-        self.watchers.stop();
+    pub async fn close(&self) {
+        self.watchers.close().await;
     }
 
     async fn run(&self, mut running: Running) {
-        let mut pause = FIRST_PAUSE;
-        let mut deaf = false;
         while !running.has_ended() {
-            let mut heard = false;
             let ended = match self.connect().await {
-                Ok((sink, stream)) => self.hear(sink, stream, &mut running, &mut heard).await,
+                Ok((sink, stream)) => self.hear(sink, stream, &mut running).await,
                 Err(error) => Err(error),
             };
             let Err(error) = ended else { return };
-            if heard {
-                pause = FIRST_PAUSE;
-                deaf = false;
-            }
-            if !deaf {
-                deaf = true;
-                let store = &self.link.address.shown;
-                tracing::info!(%store, %error, "changes are not heard of: asking at every interval");
-                self.watchers.tell_all(Hint::Blind);
-            }
-            let _ = timeout(pause, self.stopping()).await;
-            pause = (pause * 2).min(self.link.connect_timeout);
+            running.lost(&self.link.address.shown, &error).await;
         }
     }
 
     async fn connect(&self) -> Result<(PubSubSink, PubSubStream), BackendError> {
-        let client = self.link.client()?;
+        let client = self.link.client().await?;
         match timeout(self.link.connect_timeout, client.get_async_pubsub()).await {
             Ok(Ok(pubsub)) => Ok(pubsub.split()),
             Ok(Err(error)) => Err(self.link.failure(&error, false)),
@@ -87,7 +68,6 @@ impl Listener {
         mut sink: PubSubSink,
         mut stream: PubSubStream,
         running: &mut Running,
-        heard: &mut bool,
     ) -> Result<(), BackendError> {
         let mut subscribed = HashMap::new();
         let mut generation = None;
@@ -95,8 +75,8 @@ impl Listener {
             let current = Some(self.watchers.generation());
             if generation != current {
                 generation = current;
-                self.follow_watchers(&mut sink, &mut subscribed).await?;
-                *heard = true;
+                self.follow_watchers(&mut sink, &mut subscribed, running)
+                    .await?;
             }
             if running.has_ended() {
                 return Ok(());
@@ -109,7 +89,7 @@ impl Listener {
                             format!("the subscription to {} broke", self.link.address.shown),
                         ));
                     };
-                    if let Some((election, _)) = subscribed.get(message.get_channel_name())
+                    if let Some(election) = subscribed.get(message.get_channel_name())
                         && let Some(hint) = hint_of(message.get_payload_bytes())
                     {
                         self.watchers.tell(election, hint);
@@ -128,27 +108,23 @@ impl Listener {
     async fn follow_watchers(
         &self,
         sink: &mut PubSubSink,
-        subscribed: &mut HashMap<String, (ElectionName, u64)>,
+        subscribed: &mut HashMap<String, ElectionName>,
+        running: &mut Running,
     ) -> Result<(), BackendError> {
         let mut gone = std::mem::take(subscribed);
-        let mut joined = Vec::new();
         let mut new = Vec::new();
-        for (election, listener) in self.watchers.elections() {
+        for election in self.watchers.elections() {
             let channel = self.link.address.channel(election.as_str());
-            let known = gone.remove(&channel).map(|(_, listener)| listener);
-            if known.is_none() {
+            if gone.remove(&channel).is_none() {
                 new.push(channel.clone());
             }
-            if known != Some(listener) {
-                joined.push(election.clone());
-            }
-            subscribed.insert(channel, (election, listener));
+            subscribed.insert(channel, election);
         }
         if !new.is_empty() {
             self.bounded(sink.subscribe(&new)).await?;
         }
-        for election in joined {
-            self.watchers.tell(&election, Hint::Watching);
+        for election in subscribed.values() {
+            running.hears(election);
         }
         let gone: Vec<_> = gone.into_keys().collect();
         if !gone.is_empty() {
@@ -172,12 +148,6 @@ impl Listener {
             "unreachable",
             format!("{} did not answer in time", self.link.address.shown),
         )
-    }
-
-    async fn stopping(&self) {
-        while !self.watchers.is_over() {
-            self.watchers.changed().await;
-        }
     }
 }
 

@@ -59,12 +59,6 @@ pub(super) fn open(
     options: &StoreOptions,
     _clock: Arc<dyn Clock>,
 ) -> Result<Arc<dyn Backend>, BadStore> {
-    if options.min_replicas == Some(0) {
-        return Err(BadStore {
-            parameter: "minReplicas",
-            rule: "be at least 1".into(),
-        });
-    }
     let address = Address::parse(url, &options.base_dir)?;
     let link = Arc::new(Link {
         address,
@@ -217,7 +211,7 @@ impl Backend for RedisStore {
     }
 
     async fn close(&self) {
-        self.listener.stop();
+        self.listener.close().await;
         self.link.hang_up();
     }
 }
@@ -469,15 +463,15 @@ impl Link {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.connect_timeout))
             .set_response_timeout(Some(self.request_timeout));
-        let client = self.client()?;
+        let client = self.client().await?;
         client
             .get_multiplexed_async_connection_with_config(&config)
             .await
             .map_err(|error| self.failure(&error, false))
     }
 
-    fn client(&self) -> Result<Client, BackendError> {
-        self.address.client().map_err(|why| {
+    async fn client(&self) -> Result<Client, BackendError> {
+        self.address.client().await.map_err(|why| {
             BackendError::fatal("certificate", format!("{}: {why}", self.address.shown))
         })
     }
