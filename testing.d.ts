@@ -102,7 +102,11 @@ export type TestLossReason = Exclude<LossReason, "removed">;
 export interface TestElection {
   readonly name: string;
 
-  /** The largest fencing token that was given so far, to whomever; 0 before the first. */
+  /**
+   * The largest fencing token that was given so far, to whomever; 0 before the first. Tokens look as on a real store:
+   * the first is 1.8e15 or more, and a later one larger by the virtual time in microseconds, or by 1. So compare them,
+   * as a receiver does, and keep them where 64 bits fit.
+   */
   readonly token: number;
 
   /** Whether this instance leads. Unlike the application's question it changes nothing. */
@@ -168,7 +172,10 @@ export interface TestCluster extends TestElection, AsyncDisposable {
   /** Each renewal from now on fails at once. What that does is `onRenewError`. */
   failStore(): void;
 
-  /** No request is answered from now on. */
+  /**
+   * No request is answered from now on, also after {@link mendStore}: what was sent meanwhile is given up in its time.
+   * A stop of the application that waits for that ends in {@link advance}, or in {@link restore}.
+   */
   hangStore(): void;
 
   /** Requests are answered again. */

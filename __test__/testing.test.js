@@ -16,13 +16,26 @@ const {
 const { runProgram } = require("./support/child.js");
 const { gate } = require("./fake-native.js");
 
+/** The tokens that were seen in this test. */
+let tokens = [];
+
+/** The how manyth term it is that was seen: 1, 2, 3. Tokens themselves look as on a real store, and grow. */
+function nth(token) {
+  if (!tokens.includes(token)) {
+    assert.ok(token > Math.max(0, ...tokens), `${token} after ${tokens}`);
+    assert.ok(token >= 1.8e15 && Number.isSafeInteger(token), `${token}`);
+    tokens.push(token);
+  }
+  return tokens.indexOf(token) + 1;
+}
+
 // As the modules of an application do: once, when they are imported.
 const early = [];
 const earlyCluster = useCluster();
-earlyCluster.on("promoted", (term) => early.push(`promoted ${term.token}`));
+earlyCluster.on("promoted", (term) => early.push(`promoted ${nth(term.token)}`));
 whenLeader(
   (term) => {
-    early.push(`fn ${term.token}`);
+    early.push(`fn ${nth(term.token)}`);
   },
   (lost) => {
     early.push(`ended ${lost.reason}`);
@@ -35,6 +48,7 @@ let cluster;
 /** Each test's own; what the application's modules did before is forgotten. */
 function begin(options) {
   early.length = 0;
+  tokens = [];
   cluster = useTestCluster({ logger: silent, ...options });
   return cluster;
 }
@@ -48,7 +62,7 @@ function listen(options) {
   whenLeader(
     (term) => {
       terms.push(term);
-      said.push(`fn ${term.token}`);
+      said.push(`fn ${nth(term.token)}`);
     },
     (lost) => {
       said.push(`ended ${lost.reason}`);
@@ -84,11 +98,11 @@ test("promote() resolves with the term when each fn has ended", async () => {
   assert.deepEqual(said, ["fn 1"]);
   assert.equal(useCluster().isLeader(), true);
   assert.equal(cluster.isLeader(), true);
-  assert.deepEqual([term.token, term.election, term.instanceId], [1, "leader", "web-1"]);
+  assert.deepEqual([nth(term.token), term.election, term.instanceId], [1, "leader", "web-1"]);
   assert.match(term.traceId, /^[0-9a-f]{32}$/);
-  assert.deepEqual(useCluster().getLeader(), { instanceId: "web-1", token: 1 });
+  assert.deepEqual(useCluster().getLeader(), { instanceId: "web-1", token: term.token });
   assert.equal(useCluster().getInstanceId(), "web-1");
-  assert.equal((await cluster.promote()).token, 1, "it leads already");
+  assert.equal((await cluster.promote()).token, term.token, "it leads already");
 });
 
 test("a fn that goes on as long as its term is not waited for if the test says so", async () => {
@@ -147,13 +161,13 @@ test("another instance leads after demote(), and tokens only grow", async () => 
   const cluster = begin();
   const changes = [];
   useCluster().on("leaderChanged", ({ instanceId, token }) =>
-    changes.push(`${instanceId} ${token}`),
+    changes.push(`${instanceId} ${nth(token)}`),
   );
   await cluster.promote();
   await cluster.demote();
   await cluster.elect("web-2");
   await cluster.elect("web-2");
-  assert.equal(cluster.token, 3);
+  assert.equal(nth(cluster.token), 3);
   await cluster.promote();
   await cluster.elect("web-3");
   assert.deepEqual(changes, [
@@ -163,8 +177,9 @@ test("another instance leads after demote(), and tokens only grow", async () => 
     `${cluster.instanceId} 4`,
     "web-3 5",
   ]);
-  assert.deepEqual(useCluster().getLeader(), { instanceId: "web-3", token: 5 });
-  assert.deepEqual(cluster.getLeader(), { instanceId: "web-3", token: 5 });
+  const leader = { instanceId: "web-3", token: cluster.token };
+  assert.deepEqual(useCluster().getLeader(), leader);
+  assert.deepEqual(cluster.getLeader(), leader);
 });
 
 test("signals are aborted, then demoted is emitted, then deregisteredFn runs", async () => {
@@ -206,9 +221,10 @@ test("deregisteredFn waits for its fn, and the next fn for that", async () => {
   const order = [];
   whenLeader(
     async (term) => {
-      order.push(`fn ${term.token}`);
-      await gates[term.token === 1 ? 0 : 2].promise;
-      order.push(`fn ${term.token} ended`);
+      const number = nth(term.token);
+      order.push(`fn ${number}`);
+      await gates[number === 1 ? 0 : 2].promise;
+      order.push(`fn ${number} ended`);
     },
     async () => {
       order.push("undo");
@@ -292,6 +308,73 @@ test("a store that hangs ends the term at the deadline of its last renewal", asy
   }
 });
 
+test("tokens look as on a real store: they grow with the time, in microseconds", async () => {
+  const cluster = begin();
+  const first = await cluster.promote();
+  await cluster.demote("released");
+  await cluster.advance(1_500.5);
+  const second = await cluster.promote();
+  assert.ok(first.token >= 1.8e15, `${first.token}`);
+  assert.equal(second.token - first.token, 1_500_500);
+  await cluster.elect("web-2");
+  assert.equal(cluster.token, second.token + 1, "in the same moment");
+});
+
+test("what a store did that was mended since is told as it was", async () => {
+  const cluster = begin({ leaseDuration: 3_000, renewInterval: 1_000 });
+  const errors = [];
+  useCluster().on("error", ({ reason, message }) => errors.push(`${reason}: ${message}`));
+  await cluster.promote();
+  cluster.hangStore();
+  await cluster.advance(1_000);
+  cluster.mendStore(); // The renewal that was sent is lost all the same.
+  await cluster.advance(1_000);
+  assert.equal(errors.length, 1, `${errors}`);
+  assert.match(errors[0], /^timeout: .*did not answer in time \(hangStore\(\)\)/);
+  await cluster.advance(1_000);
+  cluster.failStore();
+  await cluster.advance(1_000);
+  assert.match(errors[1], /^unreachable: .*failed \(failStore\(\)\)/);
+});
+
+test("a follower that stops waits for its campaign: a lease that it wins must be released", async () => {
+  const cluster = begin();
+  await cluster.elect("web-2");
+  cluster.hangStore();
+  await cluster.advance(5_000);
+  let stopped = false;
+  const stopping = stopCluster().then(() => {
+    stopped = true;
+  });
+  await cluster.advance(4_999);
+  assert.equal(stopped, false, "the campaign is given up after one renewInterval");
+  await cluster.advance(1);
+  await stopping;
+});
+
+test("restore() waits for no store, whatever state the test left it in", async () => {
+  for (const state of ["hangStore", "failStore"]) {
+    for (const passed of [0, 7_000, 60_000]) {
+      const cluster = begin();
+      const { said } = listen();
+      await cluster.promote();
+      cluster[state]();
+      await cluster.advance(passed);
+      const stopping = stopCluster();
+      await Promise.resolve();
+      await cluster.restore();
+      await stopping;
+      assert.equal(said.filter((what) => what.startsWith("fn")).length, 1, `${said}`);
+      assert.equal(said.length, 2, `${said}`);
+      const left = begin();
+      await left.promote();
+      left[state]();
+      await left.advance(passed);
+      await left.restore();
+    }
+  }
+});
+
 test("a leadLimit of one's own is the deadline", async () => {
   const cluster = begin({ leadLimit: 6_000 });
   const term = await cluster.promote();
@@ -354,11 +437,11 @@ test("stepDown() of a leader whose callbacks take long is followed by promote() 
     () => {},
     () => slow.promise,
   );
-  await cluster.promote();
+  const first = await cluster.promote();
   const down = useCluster().stepDown({ pause: 1_000 });
   const again = cluster.promote();
   setTimeout(slow.open, 10);
-  assert.equal((await again).token, 2);
+  assert.ok((await again).token > first.token);
   await down;
 });
 
@@ -384,8 +467,8 @@ test("waitUntilLeader() resolves with the term, or times out in virtual time", a
   const cluster = begin();
   const waited = useCluster().waitUntilLeader();
   await cluster.promote();
-  assert.equal((await waited).token, 1);
-  assert.equal((await useCluster().waitUntilLeader()).token, 1);
+  assert.equal((await waited).token, cluster.token);
+  assert.equal((await useCluster().waitUntilLeader()).token, cluster.token);
   await cluster.demote();
   let outcome = "pending";
   useCluster()
@@ -510,7 +593,7 @@ test("what modules registered before is there for every test, and what a test re
   const first = begin();
   const { said } = listen();
   const heard = [];
-  useCluster().on("promoted", (term) => heard.push(term.token));
+  useCluster().on("promoted", (term) => heard.push(nth(term.token)));
   await first.promote();
   assert.deepEqual(early, ["promoted 1", "fn 1"]);
   await first.restore();
@@ -687,7 +770,7 @@ test("importing it first keeps an application with a configuration from electing
     { type: "module", config: { store: "nonsense://" } },
   );
   assert.equal(stderr, "");
-  assert.equal(stdout, "false\nfn 1\ntrue \n");
+  assert.equal(stdout, "false\nfn 1800000000000000\ntrue \n");
   assert.equal(code, 0);
 });
 
@@ -739,7 +822,7 @@ test("an application that was used before it is refused, with the cure", async (
      const { useTestCluster } = require("whenleader/testing");
      setImmediate(() => useTestCluster().promote());`,
   );
-  assert.equal(inTime.stdout, "fn 1\n", inTime.stderr);
+  assert.equal(inTime.stdout, "fn 1800000000000000\n", inTime.stderr);
 });
 
 test("where a real cluster runs a test cluster is refused, and after its stop it is not", async () => {

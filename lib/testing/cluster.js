@@ -7,7 +7,7 @@ const { checkName, environment } = require("../main.js");
 const { CallbackTracker, turn } = require("./callbacks.js");
 const { VirtualClock } = require("./clock.js");
 const { CALL, checkOptions } = require("./options.js");
-const { Seat } = require("./seat.js");
+const { Seat, takeToken } = require("./seat.js");
 
 /** @typedef {import("../native-types").Provider} Provider */
 /** @typedef {import("../../index.js").Term} Term */
@@ -203,6 +203,7 @@ class TestCluster {
       seat: (call) => this.#seat(call, name),
       term: () => this.#term(name),
       obstacle: () => this.#obstacle(),
+      now: () => this.now,
       callbacks: this.#callbacks,
     });
     this.#elections.set(name, election);
@@ -341,6 +342,9 @@ class TestCluster {
 
   async #restore() {
     const { keepRegistrations } = this.#settings;
+    this.#store.state = "answers";
+    for (const race of this.#races.values()) race.wins = false;
+    for (const seat of this.#seats.values()) seat.letGo();
     const left = environment.leaveStandIn((call) => {
       if (keepRegistrations === "earlier") return this.#earlierCalls.has(call);
       return keepRegistrations === "all";
@@ -365,6 +369,7 @@ class TestCluster {
  * @property {(call: string) => Seat} seat
  * @property {() => Term | null} term
  * @property {() => string} obstacle
+ * @property {() => number} now
  * @property {CallbackTracker} callbacks
  */
 
@@ -455,7 +460,7 @@ class TestElection {
     const known = race.other !== null && race.other === other;
     if (!known) {
       race.other = other;
-      if (other !== null) race.token += 1;
+      if (other !== null) takeToken(race, this.#inside.now());
     }
     const lost = seat.isLeader();
     seat.lose(reason);

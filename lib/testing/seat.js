@@ -34,7 +34,19 @@ const { RELEASE_TRIES } = require("./timing.js");
 /** @typedef {"campaign" | "renew" | "release"} Op */
 
 const TRACE_ID_BYTES = 16;
+/** As those of real stores, which are at least the time in microseconds: what holds a token must hold so much. */
+const FIRST_TOKEN = 1_800_000_000_000_000;
 const NEVER = Number.POSITIVE_INFINITY;
+
+/**
+ * The next term's, whoever begins it. As the time goes on, so do tokens.
+ *
+ * @param {Race} race
+ * @param {number} now
+ */
+function takeToken(race, now) {
+  race.token = Math.max(race.token + 1, FIRST_TOKEN + Math.floor(now * 1_000));
+}
 
 /** @implements {ElectionSource} */
 class Seat {
@@ -131,9 +143,10 @@ class Seat {
     } else if (this.#standing === "yielding") {
       const limit = this.#clock.now + this.#settings.stopTimeout;
       this.#kept.releaseBy = Math.min(this.#kept.releaseBy, limit);
-    } else if (this.#standing === "follower") {
+    } else if (this.#standing === "follower" && this.#pending === null) {
       this.#finishStop();
     }
+    // Else the campaign's end decides: a lease that it wins must be released.
     this.run();
     return stopped;
   }
@@ -169,6 +182,15 @@ class Seat {
     this.#flush();
   }
 
+  /** The test is over, and the store answers again: nobody waits for what it left unanswered. */
+  letGo() {
+    this.#pending = null;
+    if (this.#standing !== "follower") this.#next = this.#clock.now;
+    else if (this.#stopping) this.#finishStop();
+    else this.#next = NEVER;
+    this.run();
+  }
+
   /** When something is due, at the latest. */
   get wakeAt() {
     let wake = this.#pending?.giveUp ?? this.#due;
@@ -198,13 +220,13 @@ class Seat {
   #passTime() {
     const { now } = this.#clock;
     if (this.#standing === "leader" && now >= this.#deadline) {
-      if (this.#pending !== null) this.#lostTheStore();
+      if (this.#pending !== null) this.#lostTheStore("hangs");
       this.#lose(this.#pending !== null || this.#failures > 0 ? "unreachable" : "expired");
     }
     if (this.#pending !== null && now >= this.#pending.giveUp) {
       const { op, anchor } = this.#pending;
       this.#pending = null;
-      this.#failed(op, anchor);
+      this.#failed(op, anchor, "hangs");
     }
     if (this.#standing === "yielding" && now >= this.#kept.releaseBy) this.#leave();
     if (this.#unsettled !== null && now >= this.#unsettled.overrun) {
@@ -250,7 +272,7 @@ class Seat {
     if (this.#store.state === "hangs") {
       this.#pending = { op, anchor: now, giveUp: now + limit };
     } else if (this.#store.state === "fails") {
-      this.#failed(op, now);
+      this.#failed(op, now, "fails");
     } else {
       this.#answered(op, now);
     }
@@ -283,7 +305,7 @@ class Seat {
   /** @param {number} anchor */
   #won(anchor) {
     const race = this.#race;
-    race.token += 1;
+    takeToken(race, this.#clock.now);
     race.other = null;
     this.#token = race.token;
     this.#anchor = anchor;
@@ -297,10 +319,11 @@ class Seat {
   /**
    * @param {Op} op
    * @param {number} anchor
+   * @param {"fails" | "hangs"} how  as it was when this was sent: it may have been mended since
    */
-  #failed(op, anchor) {
+  #failed(op, anchor, how) {
     this.#failures += 1;
-    this.#lostTheStore();
+    this.#lostTheStore(how);
     const retry = Math.max(
       anchor + this.#settings.timing.retryAfter(this.#failures),
       this.#clock.now,
@@ -311,16 +334,19 @@ class Seat {
       this.#next = retry;
     } else if (op === "release" && this.#kept.tries >= RELEASE_TRIES) {
       this.#leave();
+    } else if (this.#standing === "follower" && this.#stopping) {
+      this.#finishStop();
     }
   }
 
-  #lostTheStore() {
+  /** @param {"fails" | "hangs"} how */
+  #lostTheStore(how) {
     if (this.#storeLost) return;
     this.#storeLost = true;
     const [code, what] =
-      this.#store.state === "hangs"
-        ? ["timeout", "does not answer (hangStore())"]
-        : ["unreachable", "fails (failStore())"];
+      how === "hangs"
+        ? ["timeout", "did not answer in time (hangStore())"]
+        : ["unreachable", "failed (failStore())"];
     this.#tell({
       type: "error",
       election: this.#race.name,
@@ -398,4 +424,4 @@ class Seat {
   }
 }
 
-module.exports = { Seat };
+module.exports = { Seat, takeToken };
