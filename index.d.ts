@@ -340,8 +340,11 @@ export interface LeaseStore {
   watch?(key: string, changed: (error?: unknown) => void): Awaitable<(() => unknown) | void>;
 }
 
-/** As `get` answers and as `compareAndSet` is then given it, in its own type. */
-export type LeaseVersion = string | number | bigint | Date | Uint8Array;
+/**
+ * As `get` answers and as `compareAndSet` is then given it, in its own type. Each write must have another one, so a
+ * time is none: two writes within one tick of its clock would share it.
+ */
+export type LeaseVersion = string | number | bigint | Uint8Array;
 
 /** What a store of your own keeps for an election. Flat, so that it maps to columns. */
 export interface LeaseRecord {

@@ -214,7 +214,7 @@ const WRONG = {
   },
   "throws on a conflict": {
     caught: "a record that is there is not made again",
-    says: /threw Error: duplicate key value violates.*return false/,
+    says: /failed: Error: duplicate key value violates.*return false/,
     Kind: class extends Store {
       async compareAndSet(...args) {
         if (await super.compareAndSet(...args)) return true;
@@ -416,10 +416,21 @@ const WRONG = {
       async compareAndSet(key, expected, value) {
         const { rows } = this.database;
         const before = rows.get(key)?.at ?? null;
-        if (before?.getTime() !== expected?.getTime()) return false;
-        const at = new Date(Math.floor(Date.now() / 1000) * 1000);
+        if (before !== expected) return false;
+        const at = Math.floor(Date.now() / 1000);
         rows.set(key, { ...value, at });
         return { version: at };
+      }
+    },
+  },
+  "makes versions of Dates": {
+    caught: "a record is made where there is none, and found by everybody",
+    says: /answered .* the member version \(no time: two writes within one tick/,
+    Kind: class extends Store {
+      async compareAndSet(key, expected, value) {
+        const version = new Date();
+        if (!(await super.compareAndSet(key, expected, { ...value, version }))) return false;
+        return { version };
       }
     },
   },

@@ -6,19 +6,20 @@
 // to compareAndSet as it was. Nothing is remembered here in between.
 
 const { inspect } = require("node:util");
-const { isDate, isNativeError, isUint8Array } = require("node:util/types");
+const { isNativeError, isUint8Array } = require("node:util/types");
 const { ConfigError } = require("./errors.js");
+const { short } = require("./masked.js");
 
 /** @typedef {import("../index.js").LeaseStore} LeaseStore */
 /** @typedef {import("../index.js").LeaseVersion} LeaseVersion */
 /** @typedef {import("./native-types").StoreCall} StoreCall */
 /** @typedef {import("./native-types").RawNative} RawNative */
 
-/** The longest part of what a store threw or answered that an error repeats. */
-const SHOWN = 300;
-
 /** What can be called instead of saying what is wrong. */
 const SHAPE = "{ get(key), compareAndSet(key, expectedVersion, value), watch?(key, changed) }";
+
+/** Of what is often taken for a version. */
+const NO_TIME = "no time: two writes within one tick of its clock would share it";
 
 /** An answer that is none. Its code is for programs. */
 class BadAnswer extends Error {
@@ -277,7 +278,7 @@ function readRecord(found, key) {
     throw badRecord(
       key,
       `answered a record whose version is ${show(version)}; it must be the value.version that ` +
-        "compareAndSet was given, or a version of the store (a string, number, bigint, Date or Uint8Array)",
+        `compareAndSet was given, or a version of the store (a string, number, bigint or Uint8Array, and ${NO_TIME})`,
     );
   }
   return { version: text, value: JSON.stringify(value) };
@@ -311,8 +312,11 @@ function badRecord(key, what) {
  * @returns {unknown}
  */
 function plain(field) {
+  if (typeof field === "string") return wellFormed(field);
   if (typeof field === "bigint") return String(field);
-  if (typeof field === "object" && field !== null && !Array.isArray(field)) return String(field);
+  if (typeof field === "object" && field !== null && !Array.isArray(field)) {
+    return wellFormed(String(field));
+  }
   return typeof field === "function" || typeof field === "symbol" ? null : field;
 }
 
@@ -333,8 +337,21 @@ function readWritten(written, own, key) {
     "bad-answer",
     `compareAndSet(${JSON.stringify(key)}) answered ${show(written)}; it must be true (written), false ` +
       "(somebody else wrote first, and nothing was written), or the new version of the store: a string, or " +
-      "an object with the member version",
+      `an object with the member version (${NO_TIME})`,
   );
+}
+
+/** Half of a surrogate pair is no text elsewhere, and becomes the sign that stands for such. */
+const LONE_SURROGATE = /\p{Surrogate}/gu;
+
+/** @param {string} text */
+function wellFormed(text) {
+  return text.replace(LONE_SURROGATE, "\ufffd");
+}
+
+/** @param {string} text */
+function isWellFormed(text) {
+  return text === wellFormed(text);
 }
 
 // ---- versions ----
@@ -346,16 +363,17 @@ function readWritten(written, own, key) {
 function toText(version) {
   switch (typeof version) {
     case "string":
-      return version === "" ? null : `s${version}`;
+      if (version === "") return null;
+      // UTF-8, in which it travels, has nothing for half of a surrogate pair.
+      return isWellFormed(version)
+        ? `s${version}`
+        : `u${Buffer.from(version, "utf16le").toString("hex")}`;
     case "number":
       return Number.isFinite(version) ? `n${version}` : null;
     case "bigint":
       return `b${version}`;
   }
-  if (isUint8Array(version)) return version.length === 0 ? null : `x${hexOf(version)}`;
-  if (!isDate(version)) return null;
-  const time = version.getTime();
-  return Number.isFinite(time) ? `d${time}` : null;
+  return isUint8Array(version) && version.length > 0 ? `x${hexOf(version)}` : null;
 }
 
 /** @param {Uint8Array} bytes */
@@ -376,8 +394,8 @@ function fromText(text) {
       return BigInt(rest);
     case "x":
       return Buffer.from(rest, "hex");
-    case "d":
-      return new Date(Number(rest));
+    case "u":
+      return Buffer.from(rest, "hex").toString("utf16le");
     default:
       return rest;
   }
@@ -423,15 +441,10 @@ function show(value) {
   }
 }
 
-/** In one line, and without the password of a URL. @param {string} text */
-function short(text) {
-  const line = text.replace(/\s+/g, " ").replace(/(:\/\/[^\s/:@]*):[^\s/]*@/g, "$1:***@");
-  return line.length > SHOWN ? `${line.slice(0, SHOWN)}...` : line;
-}
-
 module.exports = {
   OwnStores,
   checkStore,
+  describe,
   isOwnStore,
   readRecord,
   readWritten,

@@ -2,7 +2,7 @@
 // (lib/store.js reads what comes back), and whatever is wrong with an answer is said with the cure.
 
 const { isDeepStrictEqual } = require("node:util");
-const { fromText, readRecord, readWritten, toText } = require("../../store.js");
+const { describe, fromText, readRecord, readWritten, toText } = require("../../store.js");
 
 /** @typedef {import("../../../index.js").LeaseRecord} LeaseRecord */
 /** @typedef {import("../../../index.js").LeaseStore} LeaseStore */
@@ -183,8 +183,7 @@ class View {
       ]);
     } catch (error) {
       if (error instanceof StoreTestError) throw error;
-      const told = error instanceof Error ? `${error.name}: ${error.message}` : shown(error);
-      throw new StoreTestError(`${shownCall} threw ${told}; ${cure}`, error);
+      throw new StoreTestError(`${shownCall} failed: ${describe(error)}; ${cure}`, error);
     } finally {
       clearTimeout(timer);
     }
@@ -244,8 +243,7 @@ function fits(field, read, wrote) {
 
 /** @param {unknown} value */
 function shown(value) {
-  if (value instanceof Date || typeof value === "bigint" || value === undefined)
-    return String(value);
+  if (typeof value === "bigint" || value === undefined) return String(value);
   return JSON.stringify(value);
 }
 
