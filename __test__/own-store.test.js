@@ -39,6 +39,11 @@ afterEach(async () => {
 const start = (store, config = {}, logger = silent) =>
   startCluster({ ...QUICK, store, ...config }, { logger });
 
+/** Waits, and not for ever. */
+async function until(holds) {
+  for (const end = Date.now() + 20_000; !holds(); await sleep(10)) assert.ok(Date.now() < end);
+}
+
 test("an instance leads through a store of its own, renews through it and releases through it", async () => {
   const store = new MemoryStore();
   const cluster = await start(store, { leaseName: "shop" });
@@ -100,6 +105,47 @@ test("raw attempts on a store are made one by one, by clients that are as proces
   assert.match(failed.message, /get\("cluster:e"\) failed: Error: no database/);
   a.close();
   b.close();
+});
+
+test("a client that is closed hears nothing more: its watches end with it", async (t) => {
+  const store = new MemoryStore();
+  store.watch = (key, changed) => store.onChange(key, changed);
+  const [a, b] = ["a", "b"].map((instanceId) => openClient(store, { instanceId, limit: 5_000 }));
+  const heard = [];
+  const ends = [a.watch("e", () => {}), a.watch("f", () => {}), b.watch("e", () => heard.push(1))];
+  t.after(() => Promise.all(ends.map((end) => end())));
+  await until(() => store.watches === 3);
+  a.close();
+  await until(() => store.watches === 1);
+  await ends[0]();
+  await ends[1]();
+  heard.length = 0;
+  await b.attempt("e", 60_000);
+  await until(() => heard.length > 0);
+  b.close();
+  await until(() => store.watches === 0);
+});
+
+test("the watches of a thread's clients end with the thread", async () => {
+  const code = `
+    const { parentPort } = require("node:worker_threads");
+    const { openClient } = require(${JSON.stringify(`${ROOT}/lib/main.js`)});
+    const { MemoryStore } = require(${MEMORY});
+    const store = new MemoryStore();
+    store.watch = (key, changed) => store.onChange(key, changed);
+    const client = openClient(store, { instanceId: "a", limit: 5_000 });
+    client.watch("e", ({ what }) => parentPort.postMessage(what));`;
+  const lines = [];
+  const logger = { ...silent, warn: (...values) => lines.push(values) };
+  await start(new MemoryStore(), {}, logger);
+  for (let round = 0; round < 5; round++) {
+    const worker = new Worker(code, { eval: true });
+    assert.deepEqual(await once(worker, "message"), ["watching"]);
+    await worker.terminate();
+  }
+  await sleep(500);
+  // One that goes on is told that its functions are gone, says so, and tries again for ever.
+  assert.deepEqual(lines, []);
 });
 
 test("an object that is no store is refused with the member that is missing", async () => {
@@ -696,9 +742,6 @@ test("a store of a thread that ended is told of, and nobody leads through it", a
     const said = [];
     thread.on("message", (word) => said.push(word));
     return { thread, said };
-  };
-  const until = async (holds) => {
-    for (const end = Date.now() + 20_000; !holds(); await sleep(10)) assert.ok(Date.now() < end);
   };
   const owner = worker(true);
   await until(() => owner.said.includes("leads"));

@@ -82,7 +82,7 @@ class Client {
     };
   }
 
-  /** Nothing else may be asked afterwards. */
+  /** Nothing else may be asked afterwards, and its watches hear nothing more. */
   close() {
     this.#raw.closeClient(this.#number);
     this.#onClose();

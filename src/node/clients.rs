@@ -5,7 +5,7 @@
 //! Nothing is renewed by itself. `lib/client.js` makes promises of it.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use napi::{Env, Error};
@@ -13,13 +13,14 @@ use napi_derive::napi;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-use super::environment::{Done, Environment, Reply};
+use super::environment::{self, Done, Environment, Reply};
 use super::{CONFIG, Result, election_name, from_token, millis, to_token};
 use crate::backend::own::{self, OwnOptions};
 use crate::backend::{Attempt, Backend, BackendError, BadStore};
 use crate::clock::SystemClock;
 use crate::identity::draw_owner;
 use crate::lease::{FailureKind, Hint, InstanceId, Leader, Outcome, Owner};
+use crate::locked::locked;
 
 /// Hints that may wait.
 const HINT_QUEUE: usize = 32;
@@ -44,6 +45,8 @@ pub struct ClientAnswer {
 
 #[derive(Clone)]
 struct Client {
+    /// Whose it is: it ends with it.
+    environment: usize,
     backend: Arc<dyn Backend>,
     owner: Owner,
     limit: Duration,
@@ -52,20 +55,46 @@ struct Client {
 static CLIENTS: Mutex<Clients> = Mutex::new(Clients {
     last: 0,
     open: None,
-    watches: None,
+    watches: Vec::new(),
 });
 
 struct Clients {
+    /// The number that was given last, to a client or to a watch.
     last: u32,
     open: Option<HashMap<u32, Client>>,
-    /// By the environment and the operation that began it; the drop of the sender ends it.
-    watches: Option<HashMap<(usize, u32), oneshot::Sender<()>>>,
+    watches: Vec<ClientWatch>,
+}
+
+/// Its drop ends the watch. It lasts no longer than its client, and that no longer than its environment.
+struct ClientWatch {
+    number: u32,
+    client: u32,
+    environment: usize,
+    /// That began it.
+    operation: u32,
+    _keep: oneshot::Sender<()>,
+}
+
+impl Clients {
+    fn number(&mut self) -> u32 {
+        self.last += 1;
+        self.last
+    }
+}
+
+/// An environment ended, or its JavaScript was loaded anew: nobody is left who asks or hears.
+pub fn environment_gone(environment: usize) {
+    let mut all = lock();
+    all.watches.retain(|watch| watch.environment != environment);
+    if let Some(open) = &mut all.open {
+        open.retain(|_, client| client.environment != environment);
+    }
 }
 
 /// A process that uses the store that was registered under this number. Every operation is given up after
 /// `limit` milliseconds, as an election gives it up.
 #[napi(catch_unwind)]
-pub fn open_client(store: u32, instance_id: String, limit: f64) -> Result<u32> {
+pub fn open_client(env: Env, store: u32, instance_id: String, limit: f64) -> Result<u32> {
     let refuse = |message: String| Error::new(CONFIG.to_string(), message);
     let instance = InstanceId::new(&instance_id)
         .map_err(|bad| refuse(format!("instanceId must {}, not {instance_id:?}", bad.0)))?;
@@ -78,9 +107,9 @@ pub fn open_client(store: u32, instance_id: String, limit: f64) -> Result<u32> {
     let backend = own::open(store, options, Arc::new(SystemClock))
         .map_err(|BadStore { rule, .. }| refuse(format!("store must {rule}")))?;
     let mut all = lock();
-    all.last += 1;
-    let number = all.last;
+    let number = all.number();
     let client = Client {
+        environment: environment::key(env),
         backend,
         owner: draw_owner(&instance),
         limit,
@@ -147,33 +176,43 @@ pub fn client_peek(env: Env, client: u32, election: String, operation: u32) -> R
     })
 }
 
-/// `hint`s follow until [`client_unwatch`], then `done`; at once if the store has no watch.
+/// `hint`s follow until [`client_unwatch`] or [`close_client`], then `done`; at once if the store has no watch.
 #[napi(catch_unwind)]
 pub fn client_watch(env: Env, client: u32, election: String, operation: u32) -> Result<()> {
     let election = election_name(&election)?;
-    let client = find(client)?;
+    let backend = find(client)?.backend;
     let reply = reply(env)?;
+    let (hints, mut heard) = mpsc::channel(HINT_QUEUE);
+    let Some(watch) = backend.watch(election, hints) else {
+        reply.when_done(operation, async { Done::Nothing });
+        return Ok(());
+    };
     let (keep, ended) = oneshot::channel();
-    lock()
-        .watches
-        .get_or_insert_default()
-        .insert((env.raw() as usize, operation), keep);
+    let mut all = lock();
+    let number = all.number();
+    all.watches.push(ClientWatch {
+        number,
+        client,
+        environment: environment::key(env),
+        operation,
+        _keep: keep,
+    });
+    drop(all);
     let telling = reply.clone();
     reply.when_done(operation, async move {
-        let (hints, mut heard) = mpsc::channel(HINT_QUEUE);
-        let Some(watch) = client.backend.watch(election, hints) else {
-            return Done::Nothing;
-        };
         let tell = async {
             while let Some(hint) = heard.recv().await {
                 telling.hint(operation, of_hint(hint));
             }
         };
         tokio::select! {
+            biased;
+            // First: what is heard because everything ends is no news.
+            _ = ended => {}
             () = watch => {}
             () = tell => {}
-            _ = ended => {}
         }
+        lock().watches.retain(|watch| watch.number != number);
         Done::Nothing
     });
     Ok(())
@@ -181,15 +220,18 @@ pub fn client_watch(env: Env, client: u32, election: String, operation: u32) -> 
 
 #[napi(catch_unwind)]
 pub fn client_unwatch(env: Env, operation: u32) {
-    if let Some(watches) = &mut lock().watches {
-        watches.remove(&(env.raw() as usize, operation));
-    }
+    let environment = environment::key(env);
+    lock()
+        .watches
+        .retain(|watch| (watch.environment, watch.operation) != (environment, operation));
 }
 
 #[napi(catch_unwind)]
 pub fn close_client(client: u32) {
-    if let Some(clients) = &mut lock().open {
-        clients.remove(&client);
+    let mut all = lock();
+    all.watches.retain(|watch| watch.client != client);
+    if let Some(open) = &mut all.open {
+        open.remove(&client);
     }
 }
 
@@ -290,5 +332,5 @@ fn of_failure(error: BackendError) -> ClientAnswer {
 }
 
 fn lock() -> MutexGuard<'static, Clients> {
-    CLIENTS.lock().unwrap_or_else(PoisonError::into_inner)
+    locked(&CLIENTS)
 }

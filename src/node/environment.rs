@@ -17,7 +17,7 @@ use napi::threadsafe_function::{ThreadsafeFunction, ThreadsafeFunctionCallMode};
 use napi::{Env, Status};
 use napi_derive::napi;
 
-use super::clients::ClientAnswer;
+use super::clients::{self, ClientAnswer};
 use super::logs::{self, LogRecord};
 use super::own_store::{Calls, StoreCall};
 use super::{ClusterInfo, STORE, from_token};
@@ -560,6 +560,7 @@ fn detach(key: usize) {
         return;
     };
     here.link.gone.store(true, Ordering::SeqCst);
+    clients::environment_gone(key);
     here.link.calls.end();
     for seat in here.seats.values().chain(&here.leaving) {
         seat.term.borrow_mut().take();
@@ -567,6 +568,6 @@ fn detach(key: usize) {
     }
 }
 
-fn key(env: Env) -> usize {
+pub fn key(env: Env) -> usize {
     env.raw() as usize
 }
