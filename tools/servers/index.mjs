@@ -7,14 +7,11 @@ import { hasOpenssl } from "./certificates.mjs";
 import { findServer, KINDS, variableOf, whyMissing } from "./kinds/index.mjs";
 import { aptInstall, mayInstall, must } from "./programs.mjs";
 
-/** Those that tests use today: what else is in kinds/ is brought as soon as it is named here. */
-const USED = [
-  ...["redis", "valkey", "postgres", "pgbouncer", "mariadb", "etcd", "s3", "dynamodb"],
-  ...["nats", "nats-old", "consul"],
-];
+/** What tests cannot do without: all but what runs only where somebody names its program. */
+const NEEDED = Object.keys(KINDS).filter((kind) => !KINDS[kind].named);
 
 /** Sets the variables by which tests find the servers. Returns a line for each one that is missing. */
-export async function servers(kinds = USED) {
+export async function servers(kinds = NEEDED) {
   const skipped = [...(await openssl()), ...(await kubernetes())];
   for (const kind of kinds) {
     const { name, bring } = KINDS[kind];

@@ -5,7 +5,7 @@ import { readFileSync } from "node:fs";
 import { get } from "node:https";
 import { Authority } from "../certificates.mjs";
 import { answers, freePorts } from "../launcher.mjs";
-import { bringDeb, onPath, unpacked } from "../programs.mjs";
+import { bringDeb, unpacked } from "../programs.mjs";
 
 /** May do everything. */
 const TOKEN = "5f1e0c9a-0b1d-4c55-8f0e-6f3d2a9b7c41";
@@ -16,7 +16,6 @@ export const consul = {
   cure: "install Consul, so that consul is on the PATH",
   ports: 3,
   options: ["tls", "mtls", "acl", "cluster"],
-  find: (env) => onPath("consul", env),
   brought: () => unpacked("consul-bullseye", "usr/bin/consul"),
   bring: () => bringDeb("consul", "usr/bin/consul", "bullseye"),
 

@@ -18,10 +18,11 @@ import { valkey } from "./valkey.mjs";
  * @property {string} name as people write it
  * @property {string} program what its program is called
  * @property {string} cure what brings it where we may not
+ * @property {boolean} [named] it is used only where its variable names it, and missed by nobody elsewhere
  * @property {boolean} [needsOpenssl]
  * @property {number} [ports] how many it listens on; the first is where clients come
  * @property {string[]} [options] what its launcher can be told beside flags of the server, as --option
- * @property {(env: object) => string | undefined} [find] its program, where it is not the one on the PATH
+ * @property {(env: object) => string | undefined} [find] its program, where it is not simply the one on the PATH
  * @property {() => string | undefined} [brought] its program, where it was brought without the system's packages
  * @property {() => Promise<string | undefined>} [bring] brings the program where that harms nothing
  * @property {(how: object) => Promise<{ told: object, commands?: object }>} [start] undefined: others start it
@@ -48,8 +49,8 @@ export const variableOf = (kind) => `WHENLEADER_${kind.toUpperCase().replaceAll(
 
 /** The program of a kind, or undefined. */
 export function findServer(kind, env = process.env) {
-  const { find = (env) => onPath(program, env), program, brought } = KINDS[kind];
-  return env[variableOf(kind)] || find(env) || brought?.();
+  const { find = (env) => onPath(program, env), program, named, brought } = KINDS[kind];
+  return env[variableOf(kind)] || (named ? undefined : find(env)) || brought?.();
 }
 
 /** What a test says that cannot have it. */

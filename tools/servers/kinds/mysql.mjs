@@ -7,8 +7,8 @@ export const mysql = {
   name: "MySQL",
   program: "mysqld",
   cure: "it is not looked for",
+  named: true,
   needsOpenssl: true,
-  find: () => undefined,
 
   async start({ launcher, program, ports: [port], flags }) {
     prepareTls(launcher);

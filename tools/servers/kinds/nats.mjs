@@ -1,9 +1,7 @@
-// NATS with JetStream, and with users, one of whom puts a client to the test. `nats-old` is what Debian has: it
-// knows no time to live of a single message, as no NATS before 2.11 does. With --tls it wants TLS, with --tls-first
-// before it says anything (not the old one), with --mtls a certificate of its clients, too. With --operator users come
-// with credentials of an operator, of which one file is told. With --cluster it has
-// three members: `member2` and `member3` stand beside `server`, in freeze, thaw, kill and restart as `of`, and in
-// what is told as names of ports. `{ "do": "configure", "settings": {…} }` starts it again with other settings on top
+// NATS with JetStream, and with users, one of whom puts a client to the test. With --tls it wants TLS, with --tls-first
+// before it says anything, with --mtls a certificate of its clients, too. With --operator users come with credentials of
+// an operator, of which one file is told. With --cluster it has three members: `member2` and `member3` stand beside
+// `server`, in freeze, thaw, kill and restart as `of`, and in what is told as names of ports. `{ "do": "configure", "settings": {…} }` starts it again with other settings on top
 // of its own, with all that it keeps, and "lame-duck" tells it that it shall close.
 import { writeFileSync } from "node:fs";
 import { Authority } from "../certificates.mjs";
@@ -93,11 +91,12 @@ export const nats = {
   },
 };
 
+/** What Debian has, 2.9: it knows no time to live of a single message, and no TLS before its first line. */
 export const natsOld = {
   ...nats,
   name: "an old NATS",
+  options: nats.options.filter((option) => option !== "tls-first"),
   cure: "apt-get install nats-server",
-  find: () => undefined,
   brought: () => unpacked("nats-server", "nats-server"),
   bring: () => bringDeb("nats-server", "nats-server"),
 };
