@@ -1,7 +1,7 @@
 // The other versions of Node.js that the package promises to run on, from npm.
-import { existsSync, mkdirSync, writeFileSync } from "node:fs";
+import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { npm, run, targetDir, windows } from "./run.mjs";
+import { npm, root, run, targetDir, windows } from "./run.mjs";
 
 const SUPPORTED = [20, 22, 24];
 
@@ -14,8 +14,16 @@ export async function otherNodes() {
   return nodes;
 }
 
-async function bring(major) {
-  const home = join(targetDir, "nodes", `${major}`);
+/** The very first one that package.json promises: `{ version, path }`. */
+export async function oldestNode() {
+  const { engines } = JSON.parse(readFileSync(join(root, "package.json"), "utf8"));
+  const [major] = engines.node.match(/\d+/);
+  const version = `${major}.0.0`;
+  return { version, path: await bring(version) };
+}
+
+async function bring(version) {
+  const home = join(targetDir, "nodes", `${version}`);
   const system = windows ? "win" : process.platform;
   const name = `node-${system}-${process.arch}`;
   const path = join(home, "node_modules", name, "bin", windows ? "node.exe" : "node");
@@ -24,7 +32,7 @@ async function bring(major) {
     // npm installs into the nearest folder that has a package.json.
     writeFileSync(join(home, "package.json"), "{}\n");
     const flags = ["--no-audit", "--no-fund", "--no-save", "--loglevel=error"];
-    await run(npm("install", ...flags, `${name}@${major}`), { cwd: home });
+    await run(npm("install", ...flags, `${name}@${version}`), { cwd: home });
   }
   return (await run([path, "--version"])).code === 0 ? path : undefined;
 }

@@ -2,6 +2,7 @@
 // purpose: a Node that is too old shall say so, and not that it cannot read the file.
 "use strict";
 
+// The package runs on older ones (package.json says so); what builds the addon does not.
 var NODE = [20, 17];
 var have = process.versions.node.split(".").map(Number);
 

@@ -3,7 +3,7 @@
 //     npm test                  all of it, as CI does
 //     npm test -- rust          the Rust side: format, lints, tests
 //     npm test -- js            the JavaScript side: format, lints, types, tests on this Node.js
-//     npm test -- nodes         the quick JavaScript tests on the other supported versions
+//     npm test -- nodes         the quick JavaScript tests on the other supported versions, some on the oldest
 //     npm test -- pack          the packed packages, installed into an empty folder
 //
 // What a test cannot run here it says in a line `SKIPPED: <what>; <how to bring it>`; those lines are
@@ -12,7 +12,7 @@ import { existsSync, mkdirSync, readdirSync, writeFileSync } from "node:fs";
 import { availableParallelism } from "node:os";
 import { join } from "node:path";
 import { stripVTControlCharacters } from "node:util";
-import { otherNodes } from "./nodes.mjs";
+import { oldestNode, otherNodes } from "./nodes.mjs";
 import { bold, dim, env, green, red, root, run, seconds, targetDir, yellow } from "./run.mjs";
 import { servers } from "./servers/index.mjs";
 import { setup } from "./setup.mjs";
@@ -21,6 +21,10 @@ const ci = !!env.CI;
 const GROUPS = ["rust", "js", "nodes", "pack"];
 /** Files that run on one version of Node.js only: they take their time, and repeat nothing that differs. */
 const SLOW = /^(pack|examples|chaos|losses|stale|rivalry|testing-stories)/;
+/** Files that the oldest Node.js runs: what loads the addon and meets the ends of threads and processes. */
+const OLDEST = /^(package|cluster|config|callbacks|worker|exit)\./;
+/** Files run side by side, one for each core. */
+const CONCURRENCY = [`--test-concurrency=${availableParallelism()}`];
 
 const wanted = process.argv.slice(2);
 const unknown = wanted.find((name) => !GROUPS.includes(name));
@@ -80,12 +84,20 @@ async function nodes() {
   heading("other versions of Node.js");
   const quick = tests().filter((name) => !SLOW.test(name));
   for (const { major, path } of await otherNodes()) {
-    if (path) await nodeTest(`quick tests on Node.js ${major}`, path, quick);
-    else
-      skipped.add(
-        `quick tests on Node.js ${major}: npm has no Node.js for this machine; run them with one of your own`,
-      );
+    const what = `quick tests on Node.js ${major}`;
+    if (path) await nodeTest(what, path, quick);
+    else skipped.add(noNode(what));
   }
+  const { version, path } = await oldestNode();
+  const what = `some tests on Node.js ${version}`;
+  const some = tests().filter((name) => OLDEST.test(name));
+  // It knows no --test-concurrency yet.
+  if (path) await nodeTest(what, path, some, []);
+  else skipped.add(noNode(what));
+}
+
+function noNode(what) {
+  return `${what}: npm has no Node.js for this machine; run them with one of your own`;
 }
 
 async function pack() {
@@ -107,11 +119,9 @@ function tests() {
   return readdirSync(folder).filter((name) => /\.test\.(js|cjs|mjs)$/.test(name));
 }
 
-async function nodeTest(what, node, files) {
+async function nodeTest(what, node, files, flags = CONCURRENCY) {
   if (files.length === 0) return;
-  // Files run side by side, one for each core.
-  const concurrency = `--test-concurrency=${availableParallelism()}`;
-  const command = [node, "--test", "--test-reporter=spec", concurrency];
+  const command = [node, "--test", "--test-reporter=spec", ...flags];
   const paths = files.map((name) => join("__test__", name));
   await step(what, [...command, ...paths], countNode);
 }
