@@ -255,7 +255,7 @@ async fn a_conflict_is_looked_into_at_once_within_the_same_attempt() {
     let election = name("leader");
     let token = a.win(&election, LONG).await;
     // Somebody else touches the object, and it is still ours.
-    for times in [1, 5, 20] {
+    for times in [1, 5, 10] {
         standin.on("update").times(times, Fault::Conflict);
         assert_eq!(
             held(a.renew(&election, LONG, token).await),

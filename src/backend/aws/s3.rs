@@ -402,8 +402,25 @@ impl Values for Objects {
         over: Option<&String>,
         document: &Document,
     ) -> Result<Option<String>, BackendError> {
+        let key = self.key(election);
         let over = over.map(String::as_str);
-        self.write_at(&self.key(election), document, over).await
+        let written = self.write_at(&key, document, over).await?;
+        if written.is_none()
+            && over.is_none()
+            && self.hides_absence.load(Ordering::Relaxed)
+            && self.read_at(&key).await?.is_none()
+        {
+            // It is there, and cannot be read any more; or it was just deleted.
+            return Err(BackendError::transient(
+                REFUSED,
+                format!(
+                    "{} has that record and does not show it. {}",
+                    self.shown(),
+                    self.rights()
+                ),
+            ));
+        }
+        Ok(written)
     }
 }
 
