@@ -42,7 +42,8 @@ impl Tls {
         blocking(move || tls.read()).await
     }
 
-    fn read(&self) -> Result<ClientConfig, String> {
+    /// The same, and blocks.
+    pub fn read(&self) -> Result<ClientConfig, String> {
         let provider = Arc::new(ring::default_provider());
         let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
