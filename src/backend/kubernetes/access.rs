@@ -11,15 +11,13 @@
 
 use std::path::{Path, PathBuf};
 
-use http::Uri;
+use http::header::AUTHORIZATION;
+use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use hyper_util::client::proxy::matcher::Matcher;
-use kube::Config;
-use kube::config::{
-    AuthInfo, Cluster, Context, ExecAuthCluster, ExecConfig, Kubeconfig, KubeconfigError,
-};
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
-use secrecy::ExposeSecret;
+use serde_json::Value;
+
+use super::connection::{Identity, Trust, Way, basic, certificates, extra_header_name};
+use super::kubeconfig::{Cluster, Context, Impersonated, Kubeconfig, Named, Plugin, Source, User};
 
 /// What a pod has.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -62,13 +60,44 @@ impl Pod {
 /// How the cluster is reached.
 #[derive(Debug)]
 pub(super) struct Access {
-    pub config: Config,
+    pub way: Way,
     /// Read anew for each request, so that a token which was rotated counts at once.
     pub token_file: Option<PathBuf>,
     pub token: Option<String>,
-    /// Who has to be asked for the credentials.
-    pub plugin: Option<ExecConfig>,
+    /// Unless a plugin issues one.
+    pub certificate: Certificate,
+    /// Who has to be asked for the credentials, and what of the cluster it is told.
+    pub plugin: Option<(Plugin, Value)>,
     pub namespace: String,
+}
+
+/// Where a certificate of this side is, and its key.
+#[derive(Debug, Default)]
+pub(super) struct Certificate {
+    chain: Option<Source>,
+    key: Option<Source>,
+}
+
+impl Certificate {
+    pub fn read(&self) -> Result<Option<Identity>, Refused> {
+        let named = |name, source: &Source| {
+            let read = source.read();
+            read.map_err(|why| format!("the {name} of the kubeconfig's user: {why}"))
+        };
+        match (&self.chain, &self.key) {
+            (None, None) => Ok(None),
+            (Some(chain), Some(key)) => Ok(Some(Identity {
+                certificate: named("client-certificate", chain)?,
+                key: named("client-key", key)?,
+            })),
+            (Some(_), None) => {
+                Err("the kubeconfig's user has a client-certificate and no client-key".into())
+            }
+            (None, Some(_)) => {
+                Err("the kubeconfig's user has a client-key and no client-certificate".into())
+            }
+        }
+    }
 }
 
 /// What surrounds this process.
@@ -158,54 +187,66 @@ impl Place {
         kubeconfig: Kubeconfig,
         around: &Surroundings<'_>,
     ) -> Result<Access, Refused> {
-        let (context, cluster, mut user) = self.choose(kubeconfig)?;
-        let server = cluster.server.as_deref().unwrap_or("").trim();
-        let mut config = Config::new(address(server, &cluster)?);
-        let ca = ExecAuthCluster::try_from(&cluster)
-            .map_err(|error| format!("cluster {:?}: {error}", context.cluster))?;
-        let mut plugin = user.exec.take();
-        if let Some(plugin) = &mut plugin
-            && plugin.provide_cluster_info
-        {
-            plugin.cluster = Some(ca.clone());
-        }
-        if let Some(provider) = user.auth_provider.take() {
+        let (context, cluster, user) = self.choose(kubeconfig)?;
+        if let Some(provider) = user.auth_provider {
             return Err(format!(
-                "the kubeconfig's user has an auth-provider ({}), which Kubernetes gave up: write its exec plugin instead",
-                provider.name
+                "the kubeconfig's user has an auth-provider ({provider}), which Kubernetes gave up: write its exec plugin instead"
             ));
         }
-        if let Some(pem) = ca.certificate_authority_data.filter(|pem| !pem.is_empty()) {
-            config.root_cert = Some(certificates(&pem).map_err(|what| {
-                format!(
-                    "the certificate-authority of cluster {:?} {what}",
-                    context.cluster
-                )
-            })?);
-            if cluster.certificate_authority_data.is_none() {
-                config.root_cert_file = cluster.certificate_authority.as_ref().map(PathBuf::from);
-            }
-        }
-        config.accept_invalid_certs = cluster.insecure_skip_tls_verify.unwrap_or(false);
-        config.tls_server_name = cluster.tls_server_name.filter(|name| !name.is_empty());
-        config.proxy_url = match cluster.proxy_url.filter(|url| !url.is_empty()) {
-            Some(url) => Some(proxy_address(&url, "proxy-url of the kubeconfig")?),
-            None => proxy_of_environment(&config.cluster_url, around)?,
+        let server = address(cluster.server.as_deref().unwrap_or("").trim(), &cluster)?;
+        let of_cluster = |what: String| {
+            format!(
+                "the certificate-authority of cluster {:?} {what}",
+                context.cluster
+            )
         };
-        // As client-go: a file is read again and again, so it counts more than a text.
-        let token_file = user.token_file.take().filter(|path| !path.is_empty());
-        let token = user.token.take().filter(|_| token_file.is_none());
-        config.auth_info = user;
+        let authority = cluster.certificate_authority.as_ref();
+        let ca = authority.map(Source::read).transpose();
+        let ca = ca.map_err(|why| of_cluster(format!("cannot be used: {why}")))?;
+        let known = ca.as_deref().map(certificates).transpose();
+        let known = known.map_err(|what| of_cluster(what.to_owned()))?;
+        let trust = match (known, authority) {
+            _ if cluster.insecure_skip_tls_verify == Some(true) => Trust::Anybody,
+            (Some(_), Some(Source::File(path))) => Trust::File(path.clone()),
+            (Some(known), _) => Trust::These(known),
+            (None, _) => Trust::Machine,
+        };
+        let proxy = match &cluster.proxy_url {
+            Some(url) => Some(proxy_address(url, "proxy-url of the kubeconfig")?),
+            None => proxy_of_environment(&server, around)?,
+        };
+        let mut headers = impersonation(&user.impersonated)?;
+        if let Some(name) = &user.username {
+            let password = user.password.as_deref().unwrap_or_default();
+            headers.insert(AUTHORIZATION, basic(name, password));
+        }
+        let plugin = user.plugin.map(|plugin| {
+            let told = plugin
+                .wants_cluster
+                .then(|| cluster.for_plugins(ca.as_deref()));
+            (plugin, told.unwrap_or_default())
+        });
         Ok(Access {
-            config,
-            token_file: token_file.map(PathBuf::from),
-            token: token.map(|token| token.expose_secret().to_owned()),
+            way: Way {
+                server,
+                proxy,
+                trust,
+                tls_server_name: cluster.tls_server_name,
+                headers,
+            },
+            // As client-go: a file is read again and again, so it counts more than a text.
+            token: user.token.filter(|_| user.token_file.is_none()),
+            token_file: user.token_file,
+            certificate: Certificate {
+                chain: user.client_certificate,
+                key: user.client_key,
+            },
             plugin,
             namespace: named_or_default(context.namespace),
         })
     }
 
-    fn choose(&self, kubeconfig: Kubeconfig) -> Result<(Context, Cluster, AuthInfo), Refused> {
+    fn choose(&self, kubeconfig: Kubeconfig) -> Result<(Context, Cluster, User), Refused> {
         let known: Vec<_> = kubeconfig
             .contexts
             .iter()
@@ -223,19 +264,13 @@ impl Place {
             .ok_or_else(|| {
                 format!("the kubeconfig has no current-context: set context to one of: {known}")
             })?;
-        let context = kubeconfig
-            .contexts
-            .into_iter()
-            .find(|context| context.name == wanted)
-            .and_then(|context| context.context)
+        let context = find(kubeconfig.contexts, &wanted)
+            .and_then(|context| context.value)
             .ok_or_else(|| {
                 format!("context must be one of the kubeconfig's ({known}), not {wanted:?}")
             })?;
-        let cluster = kubeconfig
-            .clusters
-            .into_iter()
-            .find(|cluster| cluster.name == context.cluster)
-            .and_then(|cluster| cluster.cluster)
+        let cluster = find(kubeconfig.clusters, &context.cluster)
+            .and_then(|cluster| cluster.value)
             .ok_or_else(|| {
                 format!(
                     "context {wanted:?} of the kubeconfig names cluster {:?}, which is not in it",
@@ -243,40 +278,56 @@ impl Place {
                 )
             })?;
         // Nobody in particular is fine, as for kubectl.
-        let user = match context.user.as_deref().unwrap_or("") {
-            "" => AuthInfo::default(),
-            named => {
-                let mut users = kubeconfig.auth_infos.into_iter();
-                let user = users.find(|user| user.name == named).ok_or_else(|| {
+        let user = match &context.user {
+            None => User::default(),
+            Some(named) => {
+                let user = find(kubeconfig.users, named).ok_or_else(|| {
                     format!("context {wanted:?} of the kubeconfig names user {named:?}, who is not in it")
                 })?;
-                user.auth_info.unwrap_or_default()
+                user.value.unwrap_or_default()
             }
         };
         Ok((context, cluster, user))
     }
 }
 
-fn read(path: &Path) -> Result<Kubeconfig, Refused> {
-    Kubeconfig::read_from(path).map_err(|error| {
-        let why = match error {
-            // Its own words quote lines of the file, and with them its secrets.
-            KubeconfigError::Parse(error) => format!(
-                "it is no YAML of a kubeconfig{}",
-                line_in(&error.to_string())
-                    .map_or(String::new(), |line| format!(", near line {line}"))
-            ),
-            error => error.to_string(),
-        };
-        format!("the kubeconfig {} cannot be used: {why}", path.display())
-    })
+fn find<T>(all: Vec<Named<T>>, name: &str) -> Option<Named<T>> {
+    all.into_iter().find(|one| one.name == name)
 }
 
-/// The first number behind the word "line".
-fn line_in(text: &str) -> Option<u32> {
-    let behind = text.split("line ").nth(1)?;
-    let digits: String = behind.chars().take_while(char::is_ascii_digit).collect();
-    digits.parse().ok()
+fn read(path: &Path) -> Result<Kubeconfig, Refused> {
+    Kubeconfig::read(path)
+        .map_err(|why| format!("the kubeconfig {} cannot be used: {why}", path.display()))
+}
+
+/// Who is acted as, in the headers that tell it.
+fn impersonation(who: &Impersonated) -> Result<HeaderMap, Refused> {
+    let mut headers = HeaderMap::new();
+    let mut tell = |field: &str, name: String, value: &String| {
+        let header = HeaderName::try_from(name)
+            .ok()
+            .zip(HeaderValue::try_from(value).ok());
+        let (name, value) = header.ok_or_else(|| {
+            format!("{field} of the kubeconfig's user holds what no HTTP header can: a line break or another control character")
+        })?;
+        headers.append(name, value);
+        Ok::<_, Refused>(())
+    };
+    if let Some(user) = &who.user {
+        tell("as", "impersonate-user".into(), user)?;
+    }
+    if let Some(uid) = &who.uid {
+        tell("as-uid", "impersonate-uid".into(), uid)?;
+    }
+    for group in &who.groups {
+        tell("as-groups", "impersonate-group".into(), group)?;
+    }
+    for (key, values) in &who.extra {
+        for value in values {
+            tell("as-user-extra", extra_header_name(key), value)?;
+        }
+    }
+    Ok(headers)
 }
 
 fn in_a_pod(around: &Surroundings<'_>) -> bool {
@@ -293,11 +344,11 @@ fn of_service_account(around: &Surroundings<'_>) -> Result<Access, Refused> {
         host
     };
     let url = format!("https://{host}:{port}");
-    let mut config = Config::new(url.parse().map_err(|error| {
+    let server = url.parse().map_err(|error| {
         format!(
             "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT make no address: {url}: {error}"
         )
-    })?);
+    })?;
     let ca = around.service_account.join("ca.crt");
     let pem = std::fs::read(&ca).map_err(|error| {
         format!(
@@ -305,13 +356,19 @@ fn of_service_account(around: &Surroundings<'_>) -> Result<Access, Refused> {
             ca.display()
         )
     })?;
-    config.root_cert = Some(certificates(&pem).map_err(|what| format!("{} {what}", ca.display()))?);
-    config.root_cert_file = Some(ca);
+    certificates(&pem).map_err(|what| format!("{} {what}", ca.display()))?;
     let namespace = std::fs::read_to_string(around.service_account.join("namespace"));
     Ok(Access {
-        config,
+        way: Way {
+            server,
+            proxy: None,
+            trust: Trust::File(ca),
+            tls_server_name: None,
+            headers: HeaderMap::new(),
+        },
         token_file: Some(around.service_account.join("token")),
         token: None,
+        certificate: Certificate::default(),
         plugin: None,
         namespace: named_or_default(namespace.ok()),
     })
@@ -342,9 +399,8 @@ pub(super) fn is_label(text: &str) -> bool {
 }
 
 fn address(server: &str, cluster: &Cluster) -> Result<Uri, Refused> {
-    let secured = cluster.certificate_authority.is_some()
-        || cluster.certificate_authority_data.is_some()
-        || cluster.insecure_skip_tls_verify.is_some();
+    let secured =
+        cluster.certificate_authority.is_some() || cluster.insecure_skip_tls_verify.is_some();
     let full = match (server.contains("://"), secured) {
         (true, _) => server.to_owned(),
         (false, true) => format!("https://{server}"),
@@ -364,16 +420,6 @@ fn address(server: &str, cluster: &Cluster) -> Result<Uri, Refused> {
         return Err(refuse());
     }
     Ok(url)
-}
-
-fn certificates(pem: &[u8]) -> Result<Vec<Vec<u8>>, &'static str> {
-    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem)
-        .map(|one| one.map(|one| one.to_vec()))
-        .collect();
-    match all {
-        Ok(all) if !all.is_empty() => Ok(all),
-        _ => Err("holds no certificate in PEM form"),
-    }
 }
 
 /// As Go's programs do: of the scheme of the server, unless `NO_PROXY` or the loopback says otherwise.
@@ -477,7 +523,7 @@ mod tests {
 
         fn url(&self) -> String {
             let access = self.resolve(&Place::default()).unwrap();
-            access.config.cluster_url.to_string()
+            access.way.server.to_string()
         }
     }
 
@@ -518,7 +564,10 @@ mod tests {
         let access = machine.resolve(&Place::default()).unwrap();
         assert_eq!(access.namespace, "pods");
         assert_eq!(access.token_file, Some(machine.dir.join("account/token")));
-        assert_eq!(access.config.root_cert.map(|all| all.len()), Some(1));
+        let Trust::File(ca) = access.way.trust else {
+            panic!("{:?}", access.way.trust);
+        };
+        assert_eq!(ca, machine.dir.join("account/ca.crt"));
         fs::remove_file(machine.dir.join("account/namespace")).unwrap();
         assert_eq!(
             machine.resolve(&Place::default()).unwrap().namespace,
@@ -580,7 +629,7 @@ mod tests {
             ..Place::default()
         };
         let access = machine.resolve(&place).unwrap();
-        assert_eq!(access.config.cluster_url, "https://given/");
+        assert_eq!(access.way.server, "https://given/");
     }
 
     #[test]
@@ -647,7 +696,7 @@ mod tests {
         let proxy = |machine: &Machine, server: &str| {
             machine.file("home/.kube/config", &kubeconfig(server, ""));
             let access = machine.resolve(&Place::default()).unwrap();
-            access.config.proxy_url.map(|url| url.to_string())
+            access.way.proxy.map(|url| url.to_string())
         };
         assert_eq!(proxy(&machine, "https://api.example.com"), None);
         machine.set("https_proxy", "proxy:3128");
@@ -700,6 +749,123 @@ mod tests {
                 + "users: [{ name: u, user: { auth-provider: { name: gcp } } }]\n";
             machine.file("home/.kube/config", &text);
             let refused = machine.resolve(&Place::default()).err().unwrap();
+            assert!(refused.contains(words), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_user_is_told_by_name_and_password_and_acts_as_others() {
+        let machine = Machine::new("headers");
+        let headers = |user: &str| {
+            let text = kubeconfig("https://h", "").replace("cluster: c,", "cluster: c, user: u,")
+                + &format!("users: [{{ name: u, user: {user} }}]\n");
+            machine.file("home/.kube/config", &text);
+            let access = machine.resolve(&Place::default())?;
+            Ok::<_, Refused>(access.way.headers)
+        };
+        let basic = headers("{ username: u, password: 'p:ä', token: t }").unwrap();
+        assert_eq!(basic[AUTHORIZATION], "Basic dTpwOsOk");
+        assert!(basic[AUTHORIZATION].is_sensitive());
+        assert!(headers("{ token: t }").unwrap().is_empty());
+        let acted = headers(
+            "{ as: a, as-uid: 7, as-groups: [g, h], as-user-extra: { Ex/tra: [v, w], none: [] } }",
+        )
+        .unwrap();
+        let told: Vec<_> = acted
+            .iter()
+            .map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()))
+            .collect();
+        assert_eq!(
+            told,
+            [
+                "impersonate-user: a",
+                "impersonate-uid: 7",
+                "impersonate-group: g",
+                "impersonate-group: h",
+                "impersonate-extra-ex%2ftra: v",
+                "impersonate-extra-ex%2ftra: w"
+            ]
+        );
+        let refused = headers("{ as-groups: [\"hunter\\n2\"] }").unwrap_err();
+        assert!(
+            refused.starts_with("as-groups of the") && !refused.contains("hunter"),
+            "{refused}"
+        );
+    }
+
+    #[test]
+    fn whose_certificates_are_believed_is_what_the_cluster_says() {
+        let machine = Machine::new("trust");
+        let pem = rcgen::generate_simple_self_signed(["ca".to_owned()])
+            .unwrap()
+            .cert
+            .pem();
+        let file = machine.file("ca.crt", &pem);
+        let data = {
+            use base64::Engine as _;
+            base64::engine::general_purpose::STANDARD.encode(&pem)
+        };
+        let trust = |more: &str| {
+            machine.file("home/.kube/config", &kubeconfig("https://h", more));
+            machine
+                .resolve(&Place::default())
+                .map(|access| access.way.trust)
+        };
+        assert!(matches!(trust(""), Ok(Trust::Machine)));
+        let of_file = format!(", certificate-authority: '{file}'");
+        assert!(matches!(trust(&of_file), Ok(Trust::File(_))));
+        let of_data = format!(", certificate-authority-data: {data}");
+        assert!(matches!(trust(&of_data), Ok(Trust::These(all)) if all.len() == 1));
+        assert!(matches!(trust(&(of_data + &of_file)), Ok(Trust::These(_))));
+        let anybody = format!("{of_file}, insecure-skip-tls-verify: true");
+        assert!(matches!(trust(&anybody), Ok(Trust::Anybody)));
+        for (more, words) in [
+            (", certificate-authority: nowhere", "nowhere cannot be read"),
+            (", certificate-authority-data: '?'", "no base64"),
+            (
+                ", certificate-authority-data: aGVsbG8=",
+                "no certificate in PEM",
+            ),
+        ] {
+            let refused = trust(more).unwrap_err();
+            assert!(
+                refused.contains("certificate-authority of cluster \"c\""),
+                "{refused}"
+            );
+            assert!(refused.contains(words), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_certificate_of_this_side_is_read_with_its_key_or_not_at_all() {
+        let machine = Machine::new("certificate");
+        let read = |user: &str| {
+            let text = kubeconfig("https://h", "").replace("cluster: c,", "cluster: c, user: u,")
+                + &format!("users: [{{ name: u, user: {user} }}]\n");
+            machine.file("home/.kube/config", &text);
+            machine
+                .resolve(&Place::default())
+                .unwrap()
+                .certificate
+                .read()
+        };
+        assert!(read("{}").unwrap().is_none());
+        let both = read("{ client-certificate-data: aGk=, client-key-data: aG8= }");
+        let both = both.unwrap().unwrap();
+        assert_eq!((&*both.certificate, &*both.key), (&b"hi"[..], &b"ho"[..]));
+        for (user, words) in [
+            ("{ client-certificate: c }", "no client-key"),
+            ("{ client-key-data: aG8= }", "no client-certificate"),
+            (
+                "{ client-certificate: c, client-key-data: aG8= }",
+                "client-certificate of the",
+            ),
+            (
+                "{ client-certificate-data: aGk=, client-key-data: '?' }",
+                "client-key of the",
+            ),
+        ] {
+            let refused = read(user).err().unwrap();
             assert!(refused.contains(words), "{refused}");
         }
     }

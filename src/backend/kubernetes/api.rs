@@ -14,11 +14,11 @@ use futures_util::future::{Either, select};
 use http::header::{AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::{BodyExt, Limited};
-use kube::client::Body;
 use serde_json::Value;
 use tokio::time::timeout;
 
 use super::access::Place;
+use super::connection::Body;
 use super::failure::{Right, ambiguous_if_writing, chain, excerpt};
 use super::locked;
 use super::session::{Session, Sessions, Target};
@@ -287,12 +287,12 @@ async fn send(session: &Arc<Session>, asked: &Asked<'_>, stream: bool) -> Result
     if let Some(token) = session.token().await {
         request = request.header(AUTHORIZATION, token);
     }
-    let request = request.body(Body::from(body.into_bytes()));
+    let request = request.body(body.into());
     let request = request.map_err(|error| Broken {
         unsent: true,
         ..Broken::halfway(format!("{} cannot be asked for: {error}", asked.path))
     })?;
-    let response = session.client.send(request).await;
+    let response = session.connections.send(request).await;
     let response = response.map_err(|error| broken(&error))?;
     let status = response.status();
     if stream && status == StatusCode::OK {
@@ -322,22 +322,21 @@ async fn send(session: &Arc<Session>, asked: &Asked<'_>, stream: bool) -> Result
     }))
 }
 
-fn broken(error: &kube::Error) -> Broken {
-    let mut broken = Broken::halfway(chain(error));
-    let mut next: Option<&(dyn Error + 'static)> = Some(error);
+fn broken(client: &hyper_util::client::legacy::Error) -> Broken {
+    // The client's own words say less than the cause.
+    let why = client.source().map_or_else(|| client.to_string(), chain);
+    let mut broken = Broken {
+        unsent: client.is_connect(),
+        ..Broken::halfway(if client.is_connect() {
+            format!("the API server cannot be reached: {why}")
+        } else {
+            format!("the connection to the API server broke: {why}")
+        })
+    };
+    let mut next = client.source();
     while let Some(error) = next {
-        next = error.source();
-        if let Some(client) = error.downcast_ref::<hyper_util::client::legacy::Error>() {
-            // The client's own words say less than the cause.
-            let why = next.map_or_else(|| client.to_string(), chain);
-            broken.unsent = client.is_connect();
-            broken.message = if client.is_connect() {
-                format!("the API server cannot be reached: {why}")
-            } else {
-                format!("the connection to the API server broke: {why}")
-            };
-        }
         broken.distrust |= is_distrust(error);
+        next = error.source();
     }
     broken
 }

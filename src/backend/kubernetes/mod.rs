@@ -11,12 +11,15 @@
 
 mod access;
 mod api;
+mod connection;
 mod failure;
+mod kubeconfig;
 mod labels;
 mod plugin;
 mod record;
 mod session;
 mod watch;
+mod yaml;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,7 +1,7 @@
 //! Asks a credential plugin (`exec` of a kubeconfig) for credentials.
 //!
-//! Asked here and not by the client: that one's errors show a plugin's arguments and environment, it lends
-//! the plugin this process's terminal, and it neither ends one that hangs nor asks before credentials expire.
+//! Errors show neither a plugin's arguments nor its environment, it is not lent this process's terminal, and
+//! one that hangs is ended.
 
 use std::io::Read;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -10,10 +10,10 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use jiff::Timestamp;
-use kube::config::{ExecConfig, ExecInteractiveMode};
 use serde_json::{Value, json};
 
 use super::failure::excerpt;
+use super::kubeconfig::Plugin;
 
 /// A plugin that signs in to a cloud takes seconds. One that takes longer is ended.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -32,18 +32,20 @@ pub(super) struct Issued {
 }
 
 /// Blocks until it has answered. Nothing of what it prints is in an error, but what it complains of is.
-pub(super) fn ask(plugin: &ExecConfig) -> Result<Issued, String> {
-    let name = plugin.command.as_deref().unwrap_or_default();
-    if name.is_empty() {
+/// `cluster`: what it is told of it.
+pub(super) fn ask(plugin: &Plugin, cluster: &Value) -> Result<Issued, String> {
+    if plugin.command.is_empty() {
         return Err("the kubeconfig's exec has no command".into());
     }
-    if plugin.interactive_mode == Some(ExecInteractiveMode::Always) {
+    let name = plugin.command.display();
+    if plugin.needs_a_person {
         return Err(format!(
             "the credential plugin {name} wants to ask a person (interactiveMode: Always), and a service has none: use other credentials"
         ));
     }
     let failed = |why: String| format!("the credential plugin {name} {why}");
-    let mut child = start(plugin).map_err(|error| failed(format!("does not start: {error}")))?;
+    let mut child =
+        start(plugin, cluster).map_err(|error| failed(format!("does not start: {error}")))?;
     let (answer, complaint) = (read(child.stdout.take()), read(child.stderr.take()));
     let status = wait(&mut child);
     let complaint = complaint.recv_timeout(LAST_WORDS).unwrap_or_default();
@@ -61,24 +63,21 @@ pub(super) fn ask(plugin: &ExecConfig) -> Result<Issued, String> {
     }
 }
 
-fn start(plugin: &ExecConfig) -> std::io::Result<Child> {
+fn start(plugin: &Plugin, cluster: &Value) -> std::io::Result<Child> {
     let info = json!({
         "apiVersion": plugin.api_version,
         "kind": "ExecCredential",
-        "spec": { "interactive": false, "cluster": plugin.cluster },
+        "spec": { "interactive": false, "cluster": cluster },
     });
-    let mut command = Command::new(plugin.command.as_deref().unwrap_or_default());
+    let mut command = Command::new(&plugin.command);
     command
-        .args(plugin.args.iter().flatten())
+        .args(&plugin.args)
         .env("KUBERNETES_EXEC_INFO", info.to_string())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    for variable in plugin.env.iter().flatten() {
-        if let (Some(name), Some(value)) = (variable.get("name"), variable.get("value")) {
-            command.env(name, value);
-        }
-    }
+    let env = plugin.env.iter().map(|(name, value)| (name, value));
+    command.envs(env);
     command.spawn()
 }
 

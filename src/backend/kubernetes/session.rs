@@ -8,15 +8,12 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD as BASE64;
 use http::HeaderValue;
 use http::header::USER_AGENT;
-use kube::client::ClientBuilder;
 use tokio::sync::watch;
 
 use super::access::{Access, Place, Surroundings};
-use super::failure::chain;
+use super::connection::{Connections, Identity};
 use super::{locked, plugin};
 use crate::backend::{BackendError, UNSUITABLE};
 
@@ -56,9 +53,7 @@ struct Slot {
 }
 
 pub(super) struct Session {
-    pub client: kube::Client,
-    /// What `client` was made of: another one begins without its connections.
-    config: kube::Config,
+    pub connections: Connections,
     token: Option<HeaderValue>,
     token_file: Option<Arc<TokenFile>>,
     /// When it should be replaced.
@@ -130,8 +125,7 @@ impl Sessions {
     /// The same session without the connections that it has: nobody tells when their other end has gone.
     pub fn reconnected(&self, session: &Arc<Session>) -> Option<Arc<Session>> {
         let fresh = Arc::new(Session {
-            client: connect(session.config.clone()).ok()?,
-            config: session.config.clone(),
+            connections: session.connections.afresh(),
             token: session.token.clone(),
             token_file: session.token_file.clone(),
             old_at: session.old_at,
@@ -219,17 +213,18 @@ fn open(
 ) -> Result<Session, BackendError> {
     let unsuitable = |why| BackendError::fatal(UNSUITABLE, why);
     let Access {
-        mut config,
+        mut way,
         token_file,
-        namespace,
         token,
+        certificate,
         plugin,
+        namespace,
     } = place
         .resolve(&Surroundings::of_this_process())
         .map_err(unsuitable)?;
     let found = Target {
         namespace,
-        server: shown(&config.cluster_url),
+        server: shown(&way.server),
     };
     let target = pinned.get_or_init(|| found.clone());
     if *target != found {
@@ -240,18 +235,23 @@ fn open(
     }
     let opened = Instant::now();
     let mut old_at = None;
-    let mut issued_token = None;
-    if let Some(plugin) = plugin {
-        let issued = plugin::ask(&plugin).map_err(|why| BackendError::transient("refused", why))?;
+    let (mut issued_token, mut issued_certificate) = (None, None);
+    if let Some((plugin, cluster)) = plugin {
+        let issued = plugin::ask(&plugin, &cluster)
+            .map_err(|why| BackendError::transient("refused", why))?;
         issued_token = issued.token;
-        if let Some((certificate, key)) = issued.certificate {
-            config.auth_info.client_certificate_data = Some(BASE64.encode(certificate));
-            config.auth_info.client_key_data = Some(BASE64.encode(key).into());
-        }
+        issued_certificate = issued.certificate;
         old_at = issued
             .expires
             .map(|time| opened + time.saturating_sub(BEFORE_EXPIRY).max(time / 10 * 9));
     }
+    let identity = match issued_certificate {
+        Some((certificate, key)) => Some(Identity {
+            certificate: certificate.into_bytes(),
+            key: key.into_bytes(),
+        }),
+        None => certificate.read().map_err(unsuitable)?,
+    };
     let token = issued_token.or(token);
     let token = token
         .as_deref()
@@ -266,16 +266,10 @@ fn open(
         })?),
         None => None,
     };
-    config.default_retry = false;
-    config.connect_timeout = Some(limit);
-    config.read_timeout = None;
-    config.write_timeout = Some(limit);
-    config
-        .headers
-        .push((USER_AGENT, HeaderValue::from_static(AGENT)));
+    way.headers
+        .insert(USER_AGENT, HeaderValue::from_static(AGENT));
     Ok(Session {
-        client: connect(config.clone()).map_err(|error| unsuitable(chain(&error)))?,
-        config,
+        connections: Connections::new(way, identity.as_ref(), limit).map_err(unsuitable)?,
         token,
         token_file: token_file.map(|path| {
             Arc::new(TokenFile {
@@ -285,10 +279,6 @@ fn open(
         }),
         old_at,
     })
-}
-
-fn connect(config: kube::Config) -> Result<kube::Client, kube::Error> {
-    Ok(ClientBuilder::try_from(config)?.build())
 }
 
 /// Without anything that may be a password.

@@ -1,0 +1,734 @@
+//! Connections to the API server: through proxies, with certificates, kept for the next request.
+//!
+//! All of them are of one type, whatever they go through: an HTTP client for each would be a large part of
+//! this library. Requests are sent as they come, and nothing is tried again here.
+
+use std::future::Future;
+use std::io;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::header::AUTHORIZATION;
+use http::{HeaderMap, HeaderValue, Request, Response, Uri};
+use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
+use hyper_timeout::TimeoutConnector;
+use hyper_util::client::legacy::connect::proxy::{SocksV5, Tunnel};
+use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
+use hyper_util::client::legacy::{Client, Error as ClientError};
+use hyper_util::client::proxy::matcher::Matcher;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_rustls::TlsConnector;
+use tower_service::Service;
+
+use crate::backend::tls::{Tls, Verify};
+use crate::locked::locked;
+
+/// A file of certificates is read anew after so long, if somebody connects.
+const READ_CERTIFICATES_EVERY: Duration = Duration::from_secs(60);
+
+/// What an answer holds, as it comes.
+pub(super) type Body = UnsyncBoxBody<Bytes, io::Error>;
+
+type Answering = Pin<Box<dyn Future<Output = Result<Response<Body>, ClientError>> + Send>>;
+
+/// How the API server is reached.
+#[derive(Debug)]
+pub(super) struct Way {
+    pub server: Uri,
+    pub proxy: Option<Uri>,
+    pub trust: Trust,
+    /// What certificates have to name in place of the host.
+    pub tls_server_name: Option<String>,
+    /// Besides what a request has. What says who asks counts more than a token.
+    pub headers: HeaderMap,
+}
+
+/// Whose certificates are believed.
+#[derive(Debug)]
+pub(super) enum Trust {
+    /// Those of the authorities that this machine trusts.
+    Machine,
+    These(Vec<CertificateDer<'static>>),
+    /// And what will be in the file.
+    File(PathBuf),
+    Anybody,
+}
+
+/// A certificate of this side and its key, in PEM form.
+pub(super) struct Identity {
+    pub certificate: Vec<u8>,
+    pub key: Vec<u8>,
+}
+
+/// The connections to one server. All clones share them.
+#[derive(Clone)]
+pub(super) struct Connections {
+    pool: Client<TimeoutConnector<Connector>, Full<Bytes>>,
+    connector: TimeoutConnector<Connector>,
+    server: Uri,
+    headers: Arc<HeaderMap>,
+}
+
+impl Connections {
+    /// Reads what there is to trust, and connects to nothing yet. `limit`: how long connecting may take, or
+    /// the network to accept a part of a request.
+    pub fn new(way: Way, identity: Option<&Identity>, limit: Duration) -> Result<Self, String> {
+        let connector = Connector::new(&way, identity)?;
+        let mut connector = TimeoutConnector::new(connector);
+        connector.set_connect_timeout(Some(limit));
+        connector.set_write_timeout(Some(limit));
+        Ok(Self {
+            pool: pool(&connector),
+            connector,
+            server: way.server,
+            headers: Arc::new(way.headers),
+        })
+    }
+
+    /// The same without those that there are.
+    pub fn afresh(&self) -> Self {
+        Self {
+            pool: pool(&self.connector),
+            ..self.clone()
+        }
+    }
+
+    /// The request names a path alone.
+    pub fn send(&self, mut request: Request<Full<Bytes>>) -> Answering {
+        *request.uri_mut() = below(&self.server, request.uri());
+        let headers = request.headers_mut();
+        if self.headers.contains_key(AUTHORIZATION) {
+            headers.remove(AUTHORIZATION);
+        }
+        for (name, value) in &*self.headers {
+            headers.append(name, value.clone());
+        }
+        let answer = self.pool.request(request);
+        Box::pin(async move {
+            Ok(answer
+                .await?
+                .map(|body| body.map_err(io::Error::other).boxed_unsync()))
+        })
+    }
+}
+
+fn pool(
+    connector: &TimeoutConnector<Connector>,
+) -> Client<TimeoutConnector<Connector>, Full<Bytes>> {
+    Client::builder(TokioExecutor::new()).build(connector.clone())
+}
+
+/// The server's address may have a path of its own.
+fn below(server: &Uri, path: &Uri) -> Uri {
+    let above = server.path().trim_end_matches('/');
+    let asked = path.path_and_query().map_or("/", |path| path.as_str());
+    let mut parts = server.clone().into_parts();
+    // Two good paths make a good one.
+    parts.path_and_query = format!("{above}{asked}").parse().ok();
+    Uri::from_parts(parts).unwrap_or_else(|_| server.clone())
+}
+
+#[derive(Clone)]
+struct Connector {
+    dial: Dial,
+    proxy: Option<Proxy>,
+}
+
+#[derive(Clone)]
+enum Proxy {
+    Socks(SocksV5<Dial>),
+    Http(Tunnel<Dial>),
+}
+
+impl Connector {
+    fn new(way: &Way, identity: Option<&Identity>) -> Result<Self, String> {
+        let mut tcp = HttpConnector::new();
+        tcp.enforce_http(false);
+        let name = way.tls_server_name.clone().map(ServerName::try_from);
+        let name = name
+            .transpose()
+            .map_err(|_| "the tls-server-name is no name of a host".to_owned())?;
+        let dial = Dial {
+            tcp,
+            tls: Arc::new(tls(&way.trust, identity)?),
+            name,
+        };
+        let proxy = way.proxy.as_ref().map(|proxy| through(proxy, &dial));
+        let proxy = proxy.transpose()?;
+        Ok(Self { dial, proxy })
+    }
+}
+
+fn through(proxy: &Uri, dial: &Dial) -> Result<Proxy, String> {
+    let known = Matcher::builder().all(proxy.to_string()).build();
+    let found = known
+        .intercept(&Uri::from_static("https://server"))
+        .ok_or_else(|| "the proxy cannot be used".to_owned())?;
+    let url = found.uri().clone();
+    Ok(if url.scheme_str() == Some("socks5") {
+        let socks = SocksV5::new(url, dial.clone());
+        Proxy::Socks(match found.raw_auth() {
+            Some((user, password)) => socks.with_auth(user.into(), password.into()),
+            None => socks,
+        })
+    } else {
+        let tunnel = Tunnel::new(url, dial.clone());
+        Proxy::Http(match found.basic_auth() {
+            Some(header) => tunnel.with_auth(header.clone()),
+            None => tunnel,
+        })
+    })
+}
+
+type Connecting = Pin<Box<dyn Future<Output = io::Result<TokioIo<Wire>>> + Send>>;
+
+impl Service<Uri> for Connector {
+    type Response = TokioIo<Wire>;
+    type Error = io::Error;
+    type Future = Connecting;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, server: Uri) -> Connecting {
+        let dial = self.dial.clone();
+        match &mut self.proxy {
+            None => self.dial.call(server),
+            Some(Proxy::Socks(proxy)) => {
+                let connecting = proxy.call(server.clone());
+                Box::pin(async move {
+                    let wire = connecting.await.map_err(io::Error::other)?;
+                    dial.encrypt(wire, &server).await
+                })
+            }
+            Some(Proxy::Http(proxy)) => {
+                let connecting = proxy.call(server.clone());
+                Box::pin(async move {
+                    let wire = connecting.await.map_err(io::Error::other)?;
+                    dial.encrypt(wire, &server).await
+                })
+            }
+        }
+    }
+}
+
+/// Connects to whom it is told to, a server or a proxy.
+#[derive(Clone)]
+struct Dial {
+    tcp: HttpConnector,
+    tls: Arc<ClientConfig>,
+    /// In place of the host's.
+    name: Option<ServerName<'static>>,
+}
+
+impl Dial {
+    async fn encrypt(&self, wire: TokioIo<Wire>, peer: &Uri) -> io::Result<TokioIo<Wire>> {
+        if peer.scheme_str() != Some("https") {
+            return Ok(wire);
+        }
+        let host = peer.host().unwrap_or_default().trim_matches(['[', ']']);
+        let name = match &self.name {
+            Some(name) => name.clone(),
+            None => ServerName::try_from(host.to_owned()).map_err(io::Error::other)?,
+        };
+        let tls = TlsConnector::from(Arc::clone(&self.tls));
+        let encrypted = tls.connect(name, wire.into_inner()).await?;
+        Ok(TokioIo::new(Wire(Box::new(encrypted))))
+    }
+}
+
+impl Service<Uri> for Dial {
+    type Response = TokioIo<Wire>;
+    type Error = io::Error;
+    type Future = Connecting;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, peer: Uri) -> Connecting {
+        let mut dial = self.clone();
+        Box::pin(async move {
+            let connected = dial.tcp.call(peer.clone()).await;
+            let tcp = connected.map_err(io::Error::other)?.into_inner();
+            dial.encrypt(TokioIo::new(Wire(Box::new(tcp))), &peer).await
+        })
+    }
+}
+
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+/// A connection, whatever it goes through.
+struct Wire(Box<dyn Stream>);
+
+impl Connection for Wire {
+    fn connected(&self) -> Connected {
+        Connected::new()
+    }
+}
+
+impl AsyncRead for Wire {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Wire {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write_vectored(context, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.0.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(context)
+    }
+}
+
+fn tls(trust: &Trust, identity: Option<&Identity>) -> Result<ClientConfig, String> {
+    let provider = Arc::new(ring::default_provider());
+    let words = |error: rustls::Error| error.to_string();
+    let verifier: Option<Arc<dyn ServerCertVerifier>> = match trust {
+        Trust::Anybody => None,
+        Trust::These(certificates) => Some(verifier(certificates)?),
+        Trust::File(path) => Some(Arc::new(Reread::new(path.clone())?)),
+        Trust::Machine => Some(Arc::new(
+            rustls_platform_verifier::Verifier::new(Arc::clone(&provider)).map_err(words)?,
+        )),
+    };
+    let mut tls = Tls {
+        verify: match verifier {
+            Some(_) => Verify::Full,
+            None => Verify::Nothing,
+        },
+        ..Tls::default()
+    }
+    .read()?;
+    if let Some(verifier) = verifier {
+        tls.dangerous().set_certificate_verifier(verifier);
+    }
+    if let Some(identity) = identity {
+        let chain: Result<Vec<_>, _> =
+            CertificateDer::pem_slice_iter(&identity.certificate).collect();
+        let chain = chain
+            .ok()
+            .filter(|chain| !chain.is_empty())
+            .ok_or("the client-certificate holds no certificate in PEM form")?;
+        let key = PrivateKeyDer::from_pem_slice(&identity.key)
+            .map_err(|_| "the client-key holds no private key in PEM form".to_owned())?;
+        let both = CertifiedKey::from_der(chain, key, &provider).map_err(|error| {
+            format!("the client-certificate and the client-key do not serve: {error}")
+        })?;
+        tls.client_auth_cert_resolver = Arc::new(SingleCertAndKey::from(both));
+    }
+    Ok(tls)
+}
+
+fn verifier(certificates: &[CertificateDer<'static>]) -> Result<Arc<WebPkiServerVerifier>, String> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates {
+        roots
+            .add(certificate.clone())
+            .map_err(|error| format!("a certificate of the cluster's authority: {error}"))?;
+    }
+    let provider = Arc::new(ring::default_provider());
+    WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider)
+        .build()
+        .map_err(|error| error.to_string())
+}
+
+/// Errors follow what holds them.
+pub(super) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, &'static str> {
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    match all {
+        Ok(all) if !all.is_empty() => Ok(all),
+        _ => Err("holds no certificate in PEM form"),
+    }
+}
+
+/// Believes the authorities that a file names, also when others come: those of a pod are replaced while it
+/// runs. What was read last counts while the file is not there.
+#[derive(Debug)]
+struct Reread {
+    path: PathBuf,
+    last: Mutex<(Arc<WebPkiServerVerifier>, Instant)>,
+}
+
+impl Reread {
+    fn new(path: PathBuf) -> Result<Self, String> {
+        let last = Mutex::new((Self::read(&path)?, Instant::now()));
+        Ok(Self { path, last })
+    }
+
+    fn read(path: &PathBuf) -> Result<Arc<WebPkiServerVerifier>, String> {
+        let shown = path.display();
+        let pem = std::fs::read(path).map_err(|error| format!("{shown}: {error}"))?;
+        verifier(&certificates(&pem).map_err(|what| format!("{shown} {what}"))?)
+    }
+
+    fn current(&self) -> Arc<WebPkiServerVerifier> {
+        let mut last = locked(&self.last);
+        if last.1.elapsed() >= READ_CERTIFICATES_EVERY {
+            match Self::read(&self.path) {
+                Ok(fresh) => last.0 = fresh,
+                Err(why) => tracing::debug!(%why, "the cluster's certificates stay as they were"),
+            }
+            last.1 = Instant::now();
+        }
+        Arc::clone(&last.0)
+    }
+}
+
+impl ServerCertVerifier for Reread {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        self.current().verify_server_cert(
+            end_entity,
+            intermediates,
+            server_name,
+            ocsp_response,
+            now,
+        )
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.current()
+            .verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.current()
+            .verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.current().supported_verify_schemes()
+    }
+}
+
+/// As client-go spells a key of `as-user-extra` in a header's name.
+pub(super) fn extra_header_name(key: &str) -> String {
+    use std::fmt::Write as _;
+    let mut name = "impersonate-extra-".to_owned();
+    for byte in key.bytes() {
+        // `%` is a letter of names, and escaped all the same.
+        if byte.is_ascii_alphanumeric() || b"!#$&'*+-.^_`|~".contains(&byte) {
+            name.push(char::from(byte.to_ascii_lowercase()));
+        } else {
+            let _ = write!(name, "%{byte:02x}");
+        }
+    }
+    name
+}
+
+/// Who asks, by name and password.
+pub(super) fn basic(user: &str, password: &str) -> HeaderValue {
+    use base64::Engine;
+    let both = base64::engine::general_purpose::STANDARD.encode(format!("{user}:{password}"));
+    let mut value = HeaderValue::try_from(format!("Basic {both}")).expect("base64 is plain ASCII");
+    value.set_sensitive(true);
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls::ServerConfig;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+    use tokio_rustls::TlsAcceptor;
+
+    use super::*;
+
+    #[test]
+    fn requests_go_below_the_path_of_the_server() {
+        for (server, path, whole) in [
+            ("https://h:6443", "/apis?a=b", "https://h:6443/apis?a=b"),
+            ("https://h/", "/apis", "https://h/apis"),
+            ("https://h/k8s/c-1", "/apis", "https://h/k8s/c-1/apis"),
+            ("https://h/k8s/?x", "/apis?y", "https://h/k8s/apis?y"),
+            ("http://[::1]:1", "/", "http://[::1]:1/"),
+        ] {
+            let found = below(&server.parse().unwrap(), &path.parse().unwrap());
+            assert_eq!(found.to_string(), whole);
+        }
+    }
+
+    #[test]
+    fn keys_of_extra_facts_are_escaped_as_client_go_escapes_them() {
+        for (key, name) in [
+            ("FOO-bar.baz_123", "impersonate-extra-foo-bar.baz_123"),
+            ("foo.com/bar", "impersonate-extra-foo.com%2fbar"),
+            ("foo%2f", "impersonate-extra-foo%252f"),
+            ("å b", "impersonate-extra-%c3%a5%20b"),
+        ] {
+            assert_eq!(extra_header_name(key), name);
+            assert!(http::HeaderName::try_from(name).is_ok());
+        }
+    }
+
+    /// Of a server, and of a proxy that is a server, too.
+    fn certified(name: &str) -> (TlsAcceptor, CertificateDer<'static>) {
+        let made = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
+        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+        let certificate = made.cert.der().clone();
+        let tls = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.clone()], key)
+            .unwrap();
+        (TlsAcceptor::from(Arc::new(tls)), certificate)
+    }
+
+    async fn read_head(stream: &mut (impl AsyncRead + Unpin)) -> String {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(stream.read_u8().await.unwrap());
+        }
+        String::from_utf8(head).unwrap()
+    }
+
+    async fn answer_ok(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> String {
+        let head = read_head(stream).await;
+        let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+        stream.write_all(answer).await.unwrap();
+        stream.flush().await.unwrap();
+        head
+    }
+
+    fn way(server: &str, proxy: Option<String>, trust: Trust, name: Option<&str>) -> Way {
+        Way {
+            server: server.parse().unwrap(),
+            proxy: proxy.map(|proxy| proxy.parse().unwrap()),
+            trust,
+            tls_server_name: name.map(str::to_owned),
+            headers: HeaderMap::new(),
+        }
+    }
+
+    async fn get(way: Way) -> Result<Bytes, ClientError> {
+        let connections = Connections::new(way, None, Duration::from_secs(30)).unwrap();
+        let asked = Request::get("/asked").body(Full::default()).unwrap();
+        let answer = connections.send(asked).await?;
+        Ok(answer.into_body().collect().await.unwrap().to_bytes())
+    }
+
+    #[tokio::test]
+    async fn http_proxies_are_asked_for_a_tunnel_with_the_password_as_it_is() {
+        let (tls, _) = certified("proxy.test");
+        for (scheme, user, told) in [
+            ("http", "", None),
+            (
+                "http",
+                "u:p%40ss@",
+                Some("proxy-authorization: basic dtpwqhnz"),
+            ),
+            ("https", "u@", Some("proxy-authorization: basic dto=")),
+        ] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let tls = (scheme == "https").then(|| tls.clone());
+            let proxy = tokio::spawn(async move {
+                let (tcp, _) = listener.accept().await.unwrap();
+                let mut stream: Box<dyn Stream> = match tls {
+                    Some(tls) => Box::new(tls.accept(tcp).await.unwrap()),
+                    None => Box::new(tcp),
+                };
+                let head = read_head(&mut stream).await;
+                let good = b"HTTP/1.1 200 OK\r\n\r\n";
+                stream.write_all(good).await.unwrap();
+                stream.flush().await.unwrap();
+                (head, answer_ok(&mut stream).await)
+            });
+            let url = format!("{scheme}://{user}127.0.0.1:{port}");
+            let way = way(
+                "http://server.test:8080/api",
+                Some(url),
+                Trust::Anybody,
+                None,
+            );
+            assert_eq!(get(way).await.unwrap(), "ok");
+            let (connect, request) = proxy.await.unwrap();
+            assert!(
+                connect.starts_with("CONNECT server.test:8080 "),
+                "{connect}"
+            );
+            let found = connect.to_lowercase();
+            let found = found.lines().find(|line| line.starts_with("proxy-auth"));
+            assert_eq!(found, told);
+            assert!(request.starts_with("GET /api/asked HTTP/1.1"), "{request}");
+            assert!(!request.to_lowercase().contains("proxy-auth"), "{request}");
+        }
+    }
+
+    #[tokio::test]
+    async fn socks_proxies_are_told_the_name_of_the_server_and_who_asks() {
+        for (user, method, signs_in) in [("", 0, &b""[..]), ("u:p%40@", 2, b"\x01\x01u\x02p@")] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let proxy = tokio::spawn(async move {
+                let (mut tcp, _) = listener.accept().await.unwrap();
+                let mut read = vec![0; 2];
+                tcp.read_exact(&mut read).await.unwrap();
+                let mut methods = vec![0; usize::from(read[1])];
+                tcp.read_exact(&mut methods).await.unwrap();
+                assert!(methods.contains(&method), "{methods:?}");
+                tcp.write_all(&[5, method]).await.unwrap();
+                if !signs_in.is_empty() {
+                    read.resize(signs_in.len(), 0);
+                    tcp.read_exact(&mut read).await.unwrap();
+                    assert_eq!(read, signs_in);
+                    tcp.write_all(&[1, 0]).await.unwrap();
+                }
+                let wanted = b"\x05\x01\x00\x03\x0bserver.test\x1f\x90";
+                read.resize(wanted.len(), 0);
+                tcp.read_exact(&mut read).await.unwrap();
+                assert_eq!(read, wanted);
+                tcp.write_all(&[5, 0, 0, 1, 0, 0, 0, 0, 0, 0])
+                    .await
+                    .unwrap();
+                answer_ok(&mut tcp).await
+            });
+            let url = format!("socks5://{user}127.0.0.1:{port}");
+            let way = way("http://server.test:8080", Some(url), Trust::Anybody, None);
+            assert_eq!(get(way).await.unwrap(), "ok");
+            proxy.await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_server_proves_the_name_that_it_is_known_by() {
+        let (tls, certificate) = certified("there.test");
+        for (name, trust, believed) in [
+            (Some("there.test"), Some(&certificate), true),
+            (None, Some(&certificate), false),
+            (Some("elsewhere.test"), Some(&certificate), false),
+            (None, None, true),
+        ] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let tls = tls.clone();
+            let server = tokio::spawn(async move {
+                let (tcp, _) = listener.accept().await.unwrap();
+                let mut stream = tls.accept(tcp).await.ok()?;
+                let called = stream.get_ref().1.server_name().map(str::to_owned);
+                answer_ok(&mut stream).await;
+                Some(called)
+            });
+            let trust = match trust {
+                Some(certificate) => Trust::These(vec![certificate.clone()]),
+                None => Trust::Anybody,
+            };
+            let answer = get(way(&format!("https://127.0.0.1:{port}"), None, trust, name)).await;
+            assert_eq!(answer.is_ok(), believed, "{name:?}: {answer:?}");
+            let called = server.await.unwrap();
+            assert_eq!(called, believed.then(|| name.map(str::to_owned)));
+        }
+    }
+
+    #[tokio::test]
+    async fn who_asks_by_password_asks_with_no_token() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let server = tokio::spawn(async move {
+            let (mut tcp, _) = listener.accept().await.unwrap();
+            answer_ok(&mut tcp).await
+        });
+        let mut way = way(
+            &format!("http://127.0.0.1:{port}"),
+            None,
+            Trust::Anybody,
+            None,
+        );
+        way.headers.insert(AUTHORIZATION, basic("u", "p"));
+        let connections = Connections::new(way, None, Duration::from_secs(30)).unwrap();
+        let asked = Request::get("/").header(AUTHORIZATION, "Bearer t");
+        connections
+            .send(asked.body(Full::default()).unwrap())
+            .await
+            .unwrap();
+        let head = server.await.unwrap();
+        let told: Vec<_> = head
+            .lines()
+            .filter(|line| line.starts_with("auth"))
+            .collect();
+        assert_eq!(told, ["authorization: Basic dTpw"]);
+    }
+
+    #[test]
+    fn a_file_of_authorities_that_changes_is_read_anew_and_one_that_vanishes_is_remembered() {
+        let path = std::env::temp_dir().join(format!("whenleader-ca-{}", std::process::id()));
+        let pem = || {
+            let certified = rcgen::generate_simple_self_signed(["ca".to_owned()]);
+            certified.unwrap().cert.pem()
+        };
+        std::fs::write(&path, pem()).unwrap();
+        let authorities = Reread::new(path.clone()).unwrap();
+        let grow_old = || {
+            let long_ago = Instant::now().checked_sub(READ_CERTIFICATES_EVERY);
+            locked(&authorities.last).1 = long_ago.unwrap();
+        };
+        let first = authorities.current();
+        std::fs::write(&path, pem()).unwrap();
+        assert!(Arc::ptr_eq(&authorities.current(), &first));
+        grow_old();
+        let second = authorities.current();
+        assert!(!Arc::ptr_eq(&second, &first));
+        std::fs::remove_file(&path).unwrap();
+        grow_old();
+        assert!(Arc::ptr_eq(&authorities.current(), &second));
+    }
+}
