@@ -18,6 +18,7 @@ use serde_json::Value;
 
 use super::connection::{Identity, Trust, Way, basic, certificates, extra_header_name};
 use super::kubeconfig::{Cluster, Context, Impersonated, Kubeconfig, Named, Plugin, Source, User};
+use crate::environment::{self, variable};
 
 /// What a pod has.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -47,11 +48,10 @@ impl Pod {
 
     /// As the downward API or the system tell it.
     pub fn of_environment() -> Self {
-        let var = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
         let file = || std::fs::read_to_string(Path::new(SERVICE_ACCOUNT).join("namespace")).ok();
-        let namespace = var("POD_NAMESPACE").or_else(file);
+        let namespace = variable("POD_NAMESPACE").or_else(file);
         Self {
-            name: var("POD_NAME").or_else(|| var("HOSTNAME")),
+            name: variable("POD_NAME").or_else(|| variable("HOSTNAME")),
             namespace: namespace.map(|name| name.trim().to_owned()),
         }
     }
@@ -110,9 +110,9 @@ pub(super) struct Surroundings<'a> {
 impl Surroundings<'static> {
     pub fn of_this_process() -> Self {
         Self {
-            env: &|name| std::env::var(name).ok(),
+            env: &variable,
             service_account: Path::new(SERVICE_ACCOUNT),
-            home: std::env::home_dir(),
+            home: environment::home(),
         }
     }
 }

@@ -20,9 +20,9 @@ use tokio::time::timeout;
 use super::access::Place;
 use super::connection::Body;
 use super::failure::{Right, ambiguous_if_writing, chain, excerpt};
-use super::locked;
 use super::session::{Session, Sessions, Target};
 use crate::backend::BackendError;
+use crate::locked::locked;
 
 /// No Lease and no Status is longer.
 const LONGEST_ANSWER: usize = 4 << 20;

@@ -14,8 +14,9 @@ use tokio::time::{sleep, timeout};
 use super::access::{Pod, check_namespace, is_label};
 use super::api::{Api, Asked};
 use super::failure::{Right, failure};
-use super::{BackendError, MERGE_PATCH, locked};
+use super::{BackendError, MERGE_PATCH};
 use crate::backend::UNSUITABLE;
+use crate::locked::locked;
 
 const LABEL: &str = "whenleader/role";
 /// The pause after a failure; later ones double, up to the longest.

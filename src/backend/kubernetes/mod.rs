@@ -40,7 +40,6 @@ use super::watchers::WatchersByElection;
 use super::{Backend, BackendError, BadStore, Capabilities, Hints, Watch};
 use crate::clock::Clock;
 use crate::lease::{ElectionName, Owner, Token};
-use crate::locked::locked;
 
 /// The API counts whole seconds, from one.
 const SHORTEST_LEASE: Duration = Duration::from_secs(1);

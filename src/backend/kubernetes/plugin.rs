@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use super::failure::excerpt;
 use super::kubeconfig::Plugin;
+use crate::environment::variables;
 
 /// A plugin that signs in to a cloud takes seconds. One that takes longer is ended.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -72,6 +73,8 @@ fn start(plugin: &Plugin, cluster: &Value) -> std::io::Result<Child> {
     let mut command = Command::new(&plugin.command);
     command
         .args(&plugin.args)
+        .env_clear()
+        .envs(&*variables())
         .env("KUBERNETES_EXEC_INFO", info.to_string())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

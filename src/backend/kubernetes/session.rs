@@ -14,8 +14,9 @@ use tokio::sync::watch;
 
 use super::access::{Access, Place, Surroundings};
 use super::connection::{Connections, Identity};
-use super::{locked, plugin};
+use super::plugin;
 use crate::backend::{BackendError, UNSUITABLE};
+use crate::locked::locked;
 
 /// Credentials are replaced so long before they expire, or in the last tenth of their time.
 const BEFORE_EXPIRY: Duration = Duration::from_secs(60);
