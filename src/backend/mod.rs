@@ -394,6 +394,15 @@ impl BackendError {
             message: message.into(),
         }
     }
+
+    /// Of a write that was sent before, too (`asked_before`): what this answer says was surely not done may have
+    /// been done by the first copy.
+    fn doubted(mut self, asked_before: bool) -> Self {
+        if asked_before && self.kind == FailureKind::Transient {
+            self.kind = FailureKind::Ambiguous;
+        }
+        self
+    }
 }
 
 impl fmt::Display for BackendError {

@@ -411,7 +411,8 @@ impl Items {
                 return Err(self.ignores("an item that is not there cannot be made"));
             }
             Err(error) => {
-                if error.kind == FailureKind::Ambiguous {
+                // Only what surely was not written leaves nothing.
+                if error.kind != FailureKind::Transient {
                     let _ = self.delete(&key).await;
                 }
                 return Err(error);

@@ -240,6 +240,10 @@ pub(super) struct About<'a> {
 
 /// What an answer means that is neither the wanted one nor one that its service understands.
 pub(super) fn failure(answer: &Answer, about: &About<'_>) -> BackendError {
+    meaning(answer, about).doubted(about.writes && answer.asked_before)
+}
+
+fn meaning(answer: &Answer, about: &About<'_>) -> BackendError {
     let said = said(answer);
     let place = about.place;
     let shown = said.shown(answer.status);
@@ -450,6 +454,35 @@ mod tests {
                 FailureKind::Ambiguous
             };
             assert_eq!(written.kind, kind, "{status} {body}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_of_a_write_that_was_sent_before_says_nothing_of_the_first_copy() {
+        for (status, body, kind) in [
+            (
+                503,
+                "<Error><Code>SlowDown</Code></Error>",
+                FailureKind::Ambiguous,
+            ),
+            (429, "", FailureKind::Ambiguous),
+            (302, "", FailureKind::Ambiguous),
+            (
+                403,
+                "<Error><Code>RequestTimeTooSkewed</Code></Error>",
+                FailureKind::Ambiguous,
+            ),
+            (
+                403,
+                "<Error><Code>AccessDenied</Code></Error>",
+                FailureKind::Fatal,
+            ),
+        ] {
+            let mut answer = answer(status, body);
+            answer.asked_before = true;
+            assert_eq!(fails(&answer, true).kind, kind, "{status} {body}");
+            let read = fails(&answer, false).kind;
+            assert_ne!(read, FailureKind::Ambiguous, "{status} {body}");
         }
     }
 

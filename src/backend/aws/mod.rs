@@ -131,8 +131,17 @@ impl Service {
     }
 
     async fn ask(&self, call: &Call<'_>) -> Result<Answer, BackendError> {
-        let reached = self.reach().await?;
         let mut asked_before = false;
+        let asked = self.ask_with_keys(call, &mut asked_before).await;
+        asked.map_err(|error| error.doubted(call.writes && asked_before))
+    }
+
+    async fn ask_with_keys(
+        &self,
+        call: &Call<'_>,
+        asked_before: &mut bool,
+    ) -> Result<Answer, BackendError> {
+        let reached = self.reach().await?;
         for tries in 0.. {
             let keys = timeout(self.options.request_timeout, reached.keyring.current()).await;
             let keys = keys.unwrap_or_else(|_| {
@@ -169,13 +178,13 @@ impl Service {
                 repeatable: true,
             };
             let answer = reached.http.ask(&asked, |_| false).await;
-            let mut answer = answer.map_err(|error| broken(error, call.writes || asked_before))?;
-            answer.asked_before |= asked_before;
+            let mut answer = answer.map_err(|error| broken(error, call.writes))?;
+            answer.asked_before |= *asked_before;
             let is_last = tries > 0 || !said(&answer).blames_keys();
             if is_last || !reached.keyring.refused(&keys) {
                 return Ok(answer);
             }
-            asked_before = answer.asked_before;
+            *asked_before = answer.asked_before;
         }
         unreachable!("the second try is the last")
     }

@@ -283,7 +283,8 @@ impl Objects {
                 ));
             }
             Err(error) => {
-                if error.kind == FailureKind::Ambiguous {
+                // Only what surely was not written leaves nothing.
+                if error.kind != FailureKind::Transient {
                     let _ = self.delete(&key).await;
                 }
                 return Err(error);
@@ -325,8 +326,7 @@ impl Objects {
         match put(Some(etag)).await? {
             Some(next) if next != etag => Ok(()),
             Some(_) => {
-                let how =
-                    "another content has the same ETag, so a leader that renews would look dead";
+                let how = "another content has the same ETag, so whoever knew the one before could write over it";
                 Err(self.ignores("ETag", how))
             }
             None => {

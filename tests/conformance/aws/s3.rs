@@ -86,8 +86,8 @@ mod conforms {
 
 /// What only this store can get wrong.
 mod alone {
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    use std::sync::{Arc, Mutex};
     use std::time::{Duration, Instant};
 
     use whenleader::backend::{self, StoreOptions};
@@ -332,6 +332,101 @@ mod alone {
             assert_eq!((error.kind, error.code), (Fatal, "unsuitable"), "{error}");
             assert!(error.message.contains(words), "{error}");
             assert!(!store.list().await.contains("<Key>"), "nothing is left");
+        }
+    }
+
+    /// Between the store and a server that honours conditions, and calls every content by one name.
+    async fn naming_all_alike(store: &Prefix) -> Web {
+        const NAME: &str = "\"the same\"";
+        let (server, real) = (store.server, Arc::new(Mutex::new(String::new())));
+        Web::answering(move |asked| {
+            let real = Arc::clone(&real);
+            Box::pin(async move {
+                let known = real.lock().unwrap().clone();
+                let condition = asked.header("if-match");
+                let condition = condition.map(|name| if name == NAME { &*known } else { name });
+                let mut headers: Vec<_> = condition
+                    .map(|name| ("if-match", name))
+                    .into_iter()
+                    .collect();
+                headers.extend(
+                    asked
+                        .header("if-none-match")
+                        .map(|all| ("if-none-match", all)),
+                );
+                let (method, body) = (asked.method.parse().unwrap(), asked.body.clone());
+                let said = ask("s3", server, method, &asked.path, &headers, body).await;
+                let mut reply = Reply::new(said.status, said.body);
+                if let Some(etag) = said.headers.get("etag") {
+                    etag.to_str().unwrap().clone_into(&mut real.lock().unwrap());
+                    reply = reply.with("etag", NAME);
+                }
+                Some(reply)
+            })
+        })
+        .await
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_server_that_calls_every_content_by_one_name_is_refused_at_start() {
+        let Some(store) = Prefix::new("s3: one ETag") else {
+            return;
+        };
+        let web = naming_all_alike(&store).await;
+        let error = open(&store.url_at(web.port)).prepare().await.unwrap_err();
+        assert_eq!((error.kind, error.code), (Fatal, "unsuitable"), "{error}");
+        assert!(error.message.contains("the same ETag"), "{error}");
+        assert!(!store.list().await.contains("<Key>"), "nothing is left");
+    }
+
+    /// The first copy of each write is done, and its answer lost; the second one is refused.
+    async fn refusing_what_is_done(store: &Prefix, reply: Reply) -> Web {
+        let done = AtomicBool::new(false);
+        between(store, move |asked, answer| {
+            if asked.method != "PUT" {
+                return Some(answer);
+            }
+            let was_done = done.fetch_xor(true, Ordering::SeqCst);
+            was_done.then(|| reply.clone())
+        })
+        .await
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_write_of_which_only_the_second_copy_was_refused_may_have_been_done() {
+        let Some(store) = Prefix::new("s3: two copies") else {
+            return;
+        };
+        let election = name("leader");
+        let b = Client::new(&store.url(), "b").await;
+        let web = refusing_what_is_done(&store, Reply::xml(503, "SlowDown", "")).await;
+        let a = Client {
+            backend: open(&store.url_at(web.port)),
+            owner: owner("a"),
+        };
+        let error = a.attempt(&election, LONG, None).await.unwrap_err();
+        assert_eq!(
+            (error.kind, error.code),
+            (Ambiguous, "throttled"),
+            "{error}"
+        );
+        let leader = b.leader(&election).await.expect("the first copy was done");
+        assert_eq!(leader.owner, a.owner);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn what_is_tried_out_at_start_is_deleted_where_it_may_have_been_written() {
+        let Some(store) = Prefix::new("s3: half a probe") else {
+            return;
+        };
+        for reply in [
+            Reply::xml(503, "SlowDown", ""),
+            Reply::xml(403, "AccessDenied", ""),
+            Reply::new(502, ""),
+        ] {
+            let web = refusing_what_is_done(&store, reply).await;
+            let error = open(&store.url_at(web.port)).prepare().await.unwrap_err();
+            assert!(!store.list().await.contains("<Key>"), "left after {error}");
         }
     }
 
