@@ -164,7 +164,7 @@ impl Bucket {
                 match self.call("STREAM.INFO", &Value::Null, false).await {
                     Err(Failed::Refused { refusal, .. }) if refusal.code == Refusal::NO_STREAM => {
                         let made = self.make_again().await;
-                        made.map_err(|error| doubted(asked_before, error))?;
+                        made.map_err(|error| error.doubted(asked_before))?;
                         Ok(Put::Changed)
                     }
                     _ => Err(self.error(Failed::Nobody { asked_before }, true)),
@@ -326,21 +326,18 @@ impl Bucket {
             Failed::Refused {
                 refusal,
                 asked_before,
-            } => doubted(
-                asked_before && writes,
-                failure::refused(address, &refusal, writes),
-            ),
-            Failed::Nobody { asked_before } => doubted(
-                asked_before && writes,
-                BackendError::transient(
-                    "no-leader",
-                    format!(
-                        "{}: nobody answers for the bucket. Its servers may be choosing a leader, or may be down: nats stream info {}",
-                        address.shown,
-                        self.stream()
-                    ),
+            } => {
+                failure::refused(address, &refusal, writes).doubted(asked_before && writes)
+            }
+            Failed::Nobody { asked_before } => BackendError::transient(
+                "no-leader",
+                format!(
+                    "{}: nobody answers for the bucket. Its servers may be choosing a leader, or may be down: nats stream info {}",
+                    address.shown,
+                    self.stream()
                 ),
-            ),
+            )
+            .doubted(asked_before && writes),
             Failed::Nonsense => failure::nonsense(address, writes),
         }
     }
@@ -370,14 +367,6 @@ fn read(answer: &Answer) -> Result<Value, Failed> {
         Said::Nobody => Err(Failed::Nobody { asked_before }),
         Said::Nonsense => Err(Failed::Nonsense),
     }
-}
-
-/// What surely was not done by the request that was answered may have been done by the one before.
-fn doubted(asked_before: bool, mut error: BackendError) -> BackendError {
-    if asked_before && error.kind == FailureKind::Transient {
-        error.kind = FailureKind::Ambiguous;
-    }
-    error
 }
 
 /// What a message of JetStream's says.

@@ -69,51 +69,51 @@ impl Link {
             let millis = self.limit.as_millis();
             Trouble::new(Why::Silence, format!("no answer within {millis} ms"))
         };
-        let tried = timeout(self.limit, self.ask_twice(asked)).await;
+        let mut asked_before = false;
+        let tried = timeout(self.limit, self.ask_twice(asked, &mut asked_before)).await;
         let result = tried.unwrap_or_else(|_| Err(silence()));
-        result.map_err(|trouble| failure::no_answer(&self.address, &trouble, asked.writes))
-    }
-
-    async fn ask_twice(&self, asked: &Asked<'_>) -> Result<Answer, Trouble> {
-        let answer = |asked_before| {
-            move |message| Answer {
+        match result {
+            Ok(message) => Ok(Answer {
                 message,
                 asked_before,
-            }
-        };
+            }),
+            Err(trouble) => Err(failure::no_answer(&self.address, &trouble, asked.writes)
+                .doubted(asked.writes && asked_before)),
+        }
+    }
+
+    /// `asked_before`: whether, beside the one whose end is returned, another one may have been done.
+    async fn ask_twice(
+        &self,
+        asked: &Asked<'_>,
+        asked_before: &mut bool,
+    ) -> Result<Message, Trouble> {
         let first = self.ask_once(asked);
         tokio::pin!(first);
-        let before = match timeout(self.limit / 2, &mut first).await {
-            Ok(Ok(message)) => return Ok(answer(false)(message)),
-            Ok(Err(trouble)) if !matches!(trouble.why, Why::Unsent | Why::Halfway) => {
-                return Err(trouble);
-            }
-            Ok(Err(trouble)) => Some(trouble),
+        match timeout(self.limit / 2, &mut first).await {
+            Ok(Ok(message)) => Ok(message),
+            Ok(Err(trouble)) => match trouble.why {
+                Why::Unsent | Why::Halfway => {
+                    *asked_before = trouble.why == Why::Halfway;
+                    self.ask_once(asked).await
+                }
+                _ => Err(trouble),
+            },
             Err(_) => {
                 // Whoever asks next does not wait for it.
                 self.forget();
-                None
-            }
-        };
-        let second = self.ask_once(asked);
-        if let Some(before) = before {
-            let asked_before = before.why == Why::Halfway;
-            return second.await.map(answer(asked_before)).map_err(|mut now| {
-                // What may have been done stays so.
-                if asked_before && matches!(now.why, Why::Unsent | Why::Unreachable) {
-                    now.why = Why::Halfway;
+                *asked_before = true;
+                let second = self.ask_once(asked);
+                tokio::pin!(second);
+                tokio::select! {
+                    // Its trouble tells nothing new: it was silent.
+                    Ok(message) = &mut first => Ok(message),
+                    now = &mut second => match now {
+                        Ok(message) => Ok(message),
+                        Err(_) => first.await,
+                    },
                 }
-                now
-            });
-        }
-        tokio::pin!(second);
-        tokio::select! {
-            // Its trouble tells nothing new: it was silent.
-            Ok(message) = &mut first => Ok(answer(false)(message)),
-            now = &mut second => match now {
-                Ok(message) => Ok(answer(true)(message)),
-                Err(_) => first.await.map(answer(false)),
-            },
+            }
         }
     }
 
@@ -246,5 +246,79 @@ impl Drop for Doubt<'_> {
 impl std::fmt::Debug for Link {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Link").field(&self.address.shown).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::Duration;
+
+    use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::lease::FailureKind::{self, Ambiguous, Transient};
+
+    /// Until there is something that was published.
+    async fn published(stream: &mut BufReader<TcpStream>) {
+        let mut line = String::new();
+        while !line.starts_with("HPUB") && !line.starts_with("PUB") {
+            line.clear();
+            stream.read_line(&mut line).await.unwrap();
+            if line.starts_with("PING") {
+                stream.write_all(b"PONG\r\n").await.unwrap();
+            }
+        }
+    }
+
+    async fn greeted(listener: &TcpListener, words: &str) -> BufReader<TcpStream> {
+        let (stream, _) = listener.accept().await.unwrap();
+        let mut stream = BufReader::new(stream);
+        let hello = format!("INFO {{}}\r\n{words}");
+        stream.write_all(hello.as_bytes()).await.unwrap();
+        stream
+    }
+
+    /// What comes of a write whose first copy the server took, and then closed or kept silent.
+    async fn asks_twice(writes: bool, closes: bool, then: &str) -> (FailureKind, &'static str) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("nats://{}", listener.local_addr().unwrap());
+        let mut options = StoreOptions::new(".");
+        options.request_timeout = Duration::from_millis(400);
+        let address = Address::parse(&url, Path::new(".")).map_err(|bad| bad.rule);
+        let link = Link::new(address.unwrap(), &options);
+        let asked = Asked {
+            subject: "s".into(),
+            headers: &[],
+            payload: Vec::new(),
+            writes,
+        };
+        let server = async {
+            let mut first = greeted(&listener, "").await;
+            published(&mut first).await;
+            let silent = (!closes).then_some(first);
+            greeted(&listener, then).await;
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            drop(silent);
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            error = link.ask(&asked) => {
+                let error = error.expect_err("no answer");
+                (error.kind, error.code)
+            }
+            () = server => unreachable!(),
+        }
+    }
+
+    #[tokio::test]
+    async fn what_a_second_try_fails_by_says_nothing_of_the_first_one() {
+        let busy = "-ERR 'maximum connections exceeded'\r\n";
+        assert_eq!(asks_twice(true, true, busy).await, (Ambiguous, "busy"));
+        assert_eq!(asks_twice(false, true, busy).await, (Transient, "busy"));
+        // The first one was silent, and was the last to end.
+        let (kind, _) = asks_twice(true, false, busy).await;
+        assert_eq!(kind, Ambiguous);
     }
 }
