@@ -218,6 +218,9 @@ mod alone {
         a_bucket_that_is_deleted_ends_the_term_and_is_made_again: Nats
         an_old_bucket_that_is_deleted_ends_the_term_and_is_made_again: NatsOld
         a_bucket_that_would_lose_leases_is_refused: Nats
+        a_bucket_that_is_too_narrow_for_the_longest_record_is_refused: Nats
+        an_old_bucket_that_is_too_narrow_for_the_longest_record_is_refused: NatsOld
+        a_server_that_takes_no_message_as_long_as_a_record_is_found_at_start: Nats
         a_full_bucket_is_a_failure_that_passes: Nats
         a_mark_where_a_record_was_deleted_is_no_record: Nats
         a_message_of_limited_life_that_somebody_wrote_frees_the_lease_when_it_ends: Nats
@@ -603,15 +606,80 @@ mod alone {
             assert!(error.message.contains("mirror"), "{error}");
         }
 
+        async fn narrow(server: &Server, setting: &str) {
+            let mut raw = Raw::admin(server.port).await;
+            let refusal = async |raw: &mut Raw, bucket: &str, room: u64| {
+                let config = json!({
+                    "name": format!("KV_{bucket}"), "subjects": [format!("$KV.{bucket}.>")],
+                    "retention": "limits", "storage": "file", "num_replicas": 1,
+                    "max_msgs_per_subject": 1, "discard": "new", setting: room,
+                });
+                let made = raw.api(&format!("STREAM.CREATE.KV_{bucket}"), config).await;
+                assert!(made["error"].is_null(), "{made}");
+                refused(&url(server.port, bucket), "unsuitable").await
+            };
+            let error = refusal(&mut raw, "narrow", 300).await;
+            assert!(error.message.contains(setting), "{error}");
+            let (_, needed) = error.message.split_once("may have ").unwrap();
+            let needed: u64 = needed.split(' ').next().unwrap().parse().unwrap();
+            refusal(&mut raw, "narrower", needed - 1).await;
+            // So much is enough, whatever the instance is called. What the bucket as a whole has room for counts
+            // the subject as well, and some bytes of the server's own.
+            let room = needed + if setting == "max_bytes" { 100 } else { 0 };
+            let config = json!({
+                "name": "KV_b", "subjects": ["$KV.b.>"], "retention": "limits", "storage": "file",
+                "num_replicas": 1, "max_msgs_per_subject": 1, "discard": "new", setting: room,
+            });
+            raw.api("STREAM.CREATE.KV_b", config).await;
+            let url = url(server.port, "b");
+            let client = Client::new(&url, &"\"".repeat(253)).await;
+            let token = client.win(&name("leader"), LONG).await;
+            for _ in 0..3 {
+                let renewed = client.renew(&name("leader"), LONG, token).await;
+                assert_eq!(held(renewed), token);
+            }
+            assert!(client.release(&name("leader"), token).await);
+        }
+
+        pub async fn a_bucket_that_is_too_narrow_for_the_longest_record_is_refused(
+            server: &Server,
+        ) {
+            narrow(server, "max_msg_size").await;
+            let mut raw = Raw::admin(server.port).await;
+            for bucket in ["narrow", "narrower", "b"] {
+                raw.api(&format!("STREAM.DELETE.KV_{bucket}"), Value::Null)
+                    .await;
+            }
+            narrow(server, "max_bytes").await;
+        }
+
+        pub async fn an_old_bucket_that_is_too_narrow_for_the_longest_record_is_refused(
+            server: &Server,
+        ) {
+            narrow(server, "max_msg_size").await;
+        }
+
+        pub async fn a_server_that_takes_no_message_as_long_as_a_record_is_found_at_start(
+            server: &Server,
+        ) {
+            Client::new(&url(server.port, "b"), "a").await;
+            let settings = json!({ "max_payload": 600 });
+            server
+                .ask(json!({ "do": "configure", "settings": settings }))
+                .await;
+            let error = open(&url(server.port, "b")).prepare().await.unwrap_err();
+            assert!(error.message.contains("Maximum Payload"), "{error}");
+        }
+
         pub async fn a_full_bucket_is_a_failure_that_passes(server: &Server) {
             let mut raw = Raw::admin(server.port).await;
             let config = json!({
                 "name": "KV_b", "subjects": ["$KV.b.>"], "retention": "limits", "storage": "file",
-                "num_replicas": 1, "max_msgs_per_subject": 1, "discard": "new", "max_bytes": 1_000,
+                "num_replicas": 1, "max_msgs_per_subject": 1, "discard": "new", "max_bytes": 2_000,
             });
             raw.api("STREAM.CREATE.KV_b", config).await;
             let client = Client::new(&url(server.port, "b"), "a").await;
-            raw.ask("$KV.b.big", "", &[b'x'; 900]).await;
+            raw.ask("$KV.b.big", "", &[b'x'; 1_900]).await;
             fails(&client, Transient, "full").await;
             raw.purge("b", "$KV.b.big").await;
             client.win(&name("leader"), LONG).await;

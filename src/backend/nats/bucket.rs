@@ -10,7 +10,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use super::connection::{Message, header, headers};
+use super::connection::{Message, header, header_lines, headers};
 use super::failure::{self, NO_JETSTREAM, Refusal};
 use super::link::{Answer, Asked, Link};
 use crate::backend::{BackendError, UNSUITABLE};
@@ -77,8 +77,9 @@ impl Bucket {
     }
 
     /// Makes sure that there is one, that it is fit, and that this user may read and write in it. `key` is one
-    /// that no election has; nothing is left there. Returns what its owner should know.
-    pub async fn prepare(&self, key: &str) -> Result<Vec<String>, BackendError> {
+    /// that no election has; nothing is left there. No value is longer than `longest`. Returns what its owner
+    /// should know.
+    pub async fn prepare(&self, key: &str, longest: Vec<u8>) -> Result<Vec<String>, BackendError> {
         let info = match self.call("STREAM.INFO", &Value::Null, false).await {
             Ok(info) => info,
             Err(Failed::Refused { refusal, .. }) if refusal.code == Refusal::NO_STREAM => {
@@ -99,10 +100,10 @@ impl Bucket {
             }
             Err(failed) => return Err(self.error(failed, false)),
         };
-        let remarks = self.check(&info["config"])?;
+        let remarks = self.check(&info["config"], longest.len())?;
         self.get(key).await?;
         // On a condition that is never met: it shows the right, the way and the honouring, and writes nothing.
-        match self.put(key, NEVER, Vec::new()).await? {
+        match self.put(key, NEVER, longest).await? {
             Put::Changed => Ok(remarks),
             Put::At(_) => Err(self.unfit("it takes writes whatever their condition is")),
         }
@@ -240,9 +241,19 @@ impl Bucket {
         })
     }
 
-    /// Refuses what loses leases. Returns what its owner should know.
-    fn check(&self, config: &Value) -> Result<Vec<String>, BackendError> {
+    /// Refuses what loses leases, or has no room for one. Returns what its owner should know.
+    fn check(&self, config: &Value, longest: usize) -> Result<Vec<String>, BackendError> {
         let number = |name: &str| config[name].as_i64().unwrap_or(0);
+        // The condition counts as well. Not every server looks at the length before it looks at that.
+        let record = longest + header_lines(&[(EXPECTED, u64::MAX.to_string())]).len();
+        for name in ["max_msg_size", "max_bytes"] {
+            let room = number(name);
+            if usize::try_from(room).is_ok_and(|room| room > 0 && room < record) {
+                return Err(self.unfit(&format!(
+                    "a record may have {record} bytes, and it takes no more than {room} ({name})"
+                )));
+            }
+        }
         let is_true = |name: &str| config[name] == true;
         let age = Duration::from_nanos(number("max_age").try_into().unwrap_or(0));
         let subjects = config["subjects"].as_array();

@@ -315,10 +315,12 @@ impl Shared {
         }
     }
 
-    /// Of an error that does not end the connection: a subject that is not allowed.
-    fn complained(&self, place: &str, words: &str) {
+    /// Of an error that does not end the connection: a subject that is not allowed. Returns whether it was one.
+    fn complained(&self, place: &str, words: &str) -> bool {
         let mut state = self.lock();
-        let subject = words.split('"').nth(1).unwrap_or_default();
+        let Some(subject) = words.split('"').nth(1) else {
+            return false;
+        };
         let refused: Vec<_> = state
             .waiting
             .iter()
@@ -330,6 +332,7 @@ impl Shared {
                 let _ = waiting.answer.send(Err(Trouble::said(place, words)));
             }
         }
+        true
     }
 }
 
@@ -341,10 +344,16 @@ async fn carry(
     place: String,
 ) {
     let listening = async {
+        let mut last_words = None;
         loop {
             let operation = match parser.next(&mut reading).await {
                 Ok(operation) => operation,
-                Err(trouble) => return trouble,
+                Err(mut trouble) => {
+                    if let Some(words) = last_words {
+                        trouble.message = format!("{}, which said: {words}", trouble.message);
+                    }
+                    return trouble;
+                }
             };
             match operation {
                 Operation::Message(id, message) => shared.arrived(id, message),
@@ -353,7 +362,11 @@ async fn carry(
                     let _ = frames.send(Frame { bytes, fate: None });
                 }
                 Operation::Info(info) => shared.heard(&info),
-                Operation::Error(words) => shared.complained(&place, &words),
+                Operation::Error(words) => {
+                    if !shared.complained(&place, &words) {
+                        last_words = Some(words);
+                    }
+                }
                 Operation::Pong | Operation::Okay => {}
             }
         }
@@ -396,11 +409,7 @@ fn published(subject: &str, reply: &str, headers: &[(&str, String)], payload: &[
     let mut frame = if headers.is_empty() {
         format!("PUB {subject} {reply} {length}\r\n")
     } else {
-        let mut lines = String::from("NATS/1.0\r\n");
-        for (name, value) in headers {
-            let _ = write!(lines, "{name}: {value}\r\n");
-        }
-        lines.push_str("\r\n");
+        let lines = header_lines(headers);
         let of_headers = lines.len();
         let whole = of_headers + length;
         format!("HPUB {subject} {reply} {of_headers} {whole}\r\n{lines}")
@@ -409,6 +418,16 @@ fn published(subject: &str, reply: &str, headers: &[(&str, String)], payload: &[
     frame.extend_from_slice(payload);
     frame.extend_from_slice(b"\r\n");
     frame
+}
+
+/// As they stand before a message.
+pub(super) fn header_lines(headers: &[(&str, String)]) -> String {
+    let mut lines = String::from("NATS/1.0\r\n");
+    for (name, value) in headers {
+        let _ = write!(lines, "{name}: {value}\r\n");
+    }
+    lines.push_str("\r\n");
+    lines
 }
 
 async fn encrypted(address: &Address, host: &Host, pipe: Pipe) -> Result<Pipe, Trouble> {

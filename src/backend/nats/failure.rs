@@ -173,7 +173,7 @@ const KNOWN: &[Known] = &[
         codes: &[10054, 10053],
         kind: Fatal,
         code: UNSUITABLE,
-        advice: "A record has some 400 bytes: the bucket must allow that (nats kv info), as must max_payload of the server",
+        advice: "A record may have some 700 bytes: the bucket must allow that (nats kv info), as must max_payload of the server",
     },
 ];
 

@@ -78,7 +78,8 @@ impl ObservedStore for Nats {
 
     async fn prepare(&self) -> Result<(), BackendError> {
         let bucket = &self.bucket;
-        for remark in bucket.prepare(NO_KEY).await? {
+        let longest = Document::longest().text().into_bytes();
+        for remark in bucket.prepare(NO_KEY, longest).await? {
             tracing::warn!(store = %self.describe(), "of the bucket: {remark}");
         }
         // Nobody listens to this one, so the server soon forgets it.

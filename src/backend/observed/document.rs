@@ -16,7 +16,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{Change, Holder, Lasts, Record};
-use crate::lease::{InstanceId, Leader, Owner, Token};
+use crate::lease::{InstanceId, LONGEST_LEASE, Leader, NAME_LIMIT, Owner, Token};
 use crate::random::random_u64;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,6 +52,15 @@ impl Document {
     /// A first term.
     pub fn first(owner: &Owner, token: Token, duration: Duration) -> Self {
         Self::written(Some(held(owner, token, duration)), Some(token))
+    }
+
+    /// None is longer as it is stored: for places that may have room for less.
+    pub fn longest() -> Self {
+        // Each of these takes two bytes.
+        let instance = InstanceId::new(&"\"".repeat(NAME_LIMIT)).expect("a good id");
+        let token = Token::new(Token::MAX).expect("a good token");
+        let nonce = u64::MAX;
+        Self::first(&Owner { instance, nonce }, token, LONGEST_LEASE)
     }
 
     /// What is written over this one.
@@ -226,6 +235,12 @@ mod tests {
         }
         let odd = Document::first(&owner("a"), token(7), Duration::from_nanos(1_000_001));
         assert!(odd.text().contains("\"leaseDuration\":2"), "rounded up");
+        let longest = Document::longest().text().len();
+        for id in ["🦀".repeat(63), "\\".repeat(253)] {
+            let lease = Duration::from_hours(24);
+            let text = Document::first(&owner(&id), token(Token::MAX), lease).text();
+            assert!(text.len() <= longest && longest < 700, "{longest}: {text}");
+        }
     }
 
     #[test]
