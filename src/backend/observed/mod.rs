@@ -465,10 +465,16 @@ enum Noted {
 
 async fn pause_after(election: &ElectionName, tries: u32) {
     tracing::debug!(%election, "the record changed in between: looking again");
-    if let Some(doublings) = tries.checked_sub(1) {
-        let pause = PAUSE * 2_u32.pow(doublings.min(8));
-        tokio::time::sleep(jittered(pause.min(LONGEST_PAUSE))).await;
+    if let Some(pause) = pause(tries) {
+        tokio::time::sleep(jittered(pause)).await;
     }
+}
+
+/// How long to wait at most after so many tries and one more. `None`: not at all.
+fn pause(tries: u32) -> Option<Duration> {
+    // Nothing comes after the last one.
+    let doublings = tries.checked_sub(1).filter(|_| tries + 1 < TRIES)?;
+    Some((PAUSE * 2_u32.pow(doublings.min(8))).min(LONGEST_PAUSE))
 }
 
 fn busy(election: &ElectionName) -> BackendError {

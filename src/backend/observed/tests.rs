@@ -437,6 +437,46 @@ async fn a_storm_of_conflicts_ends() {
     assert_eq!(release.unwrap_err().code, "conflict");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_store_that_refuses_the_very_version_it_shows_is_asked_ever_more_slowly_and_soon_named() {
+    let (shelf, _, a, _) = world();
+    let term = a.win().await;
+    shelf.lock().refuses = true;
+    for what in ["renewal", "release"] {
+        let begun = tokio::time::Instant::now();
+        shelf.lock().writes_at.clear();
+        let error = if what == "renewal" {
+            a.attempt(Some(term)).await.unwrap_err()
+        } else {
+            let release = a.store.release(&election(), &a.owner, term).await;
+            release.unwrap_err()
+        };
+        assert_eq!(
+            (error.kind, error.code),
+            (FailureKind::Transient, "conflict"),
+            "{what}"
+        );
+        // Long before an attempt of the default timing is over, whose limit would hide the reason.
+        assert!(
+            begun.elapsed() < 2 * SECOND,
+            "{what}: {:?}",
+            begun.elapsed()
+        );
+        let writes = shelf.lock().writes_at.clone();
+        assert_eq!(writes.len(), TRIES as usize, "{what}");
+        let pauses: Vec<_> = writes.windows(2).map(|two| two[1] - two[0]).collect();
+        for (number, pause) in pauses.iter().enumerate().skip(1) {
+            let doubled = PAUSE * 2_u32.pow(u32::try_from(number).unwrap() - 1);
+            assert!(
+                *pause >= doubled.min(LONGEST_PAUSE) / 2,
+                "{what}: {pauses:?}"
+            );
+        }
+        // It is told at once when nothing is tried any more.
+        assert!(writes.last().unwrap().elapsed() < PAUSE, "{what}");
+    }
+}
+
 #[tokio::test]
 async fn a_campaign_whose_answer_was_lost_leads_under_a_new_token() {
     let (shelf, _, a, _) = world();

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use super::holder;
 use crate::backend::BackendError;
@@ -32,6 +33,10 @@ pub struct Inner {
     asked: Vec<&'static str>,
     /// Whether a write over a record that is gone makes one.
     pub makes: bool,
+    /// Whether it refuses the very version that it shows.
+    pub refuses: bool,
+    /// When a write was asked of it.
+    pub writes_at: Vec<Instant>,
 }
 
 #[derive(Debug)]
@@ -170,8 +175,15 @@ impl Records for Shelf {
         over: &Page,
         change: Change<'_>,
     ) -> Result<Written<Page>, BackendError> {
-        self.lock().asked.push("write");
+        {
+            let mut inner = self.lock();
+            inner.asked.push("write");
+            inner.writes_at.push(Instant::now());
+        }
         let write = |inner: &mut Inner| {
+            if inner.refuses {
+                return Written::Changed;
+            }
             let is_gone = inner.page.is_none();
             let is_same = inner.page.as_ref().map(|page| page.version) == Some(over.version);
             let may_write = is_same || is_gone && inner.makes;
