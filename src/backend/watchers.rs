@@ -386,7 +386,13 @@ impl Drop for Listening {
 
 /// For stores that watch each election by a request of its own: a [`Watchers`] for each.
 #[derive(Debug, Default)]
-pub(super) struct WatchersByElection(Mutex<HashMap<ElectionName, Arc<Watchers>>>);
+pub(super) struct WatchersByElection(Mutex<ByElection>);
+
+#[derive(Debug, Default)]
+struct ByElection {
+    watchers: HashMap<ElectionName, Arc<Watchers>>,
+    closed: bool,
+}
 
 impl WatchersByElection {
     /// As [`Watchers::listen`]. `None`: `most` elections are watched already.
@@ -401,19 +407,28 @@ impl WatchersByElection {
         Run: Future<Output = ()> + Send + 'static,
     {
         let mut all = locked(&self.0);
-        if !all.contains_key(&election) {
-            all.retain(|_, watchers| !watchers.is_over());
-            if all.len() >= most {
+        let ByElection { watchers, closed } = &mut *all;
+        if !watchers.contains_key(&election) {
+            watchers.retain(|_, watchers| !watchers.is_over());
+            if watchers.len() >= most {
                 return None;
             }
         }
-        let watchers = all.entry(election.clone()).or_default();
+        let watchers = watchers.entry(election.clone()).or_default();
+        if *closed {
+            watchers.stop();
+        }
         Some(watchers.listen(election, hints, run))
     }
 
+    /// No runner goes on, and none begins any more.
     pub async fn close(&self) {
-        let all = std::mem::take(&mut *locked(&self.0));
-        for watchers in all.into_values() {
+        let watchers = {
+            let mut all = locked(&self.0);
+            all.closed = true;
+            std::mem::take(&mut all.watchers)
+        };
+        for watchers in watchers.into_values() {
             watchers.close().await;
         }
     }
@@ -531,6 +546,35 @@ mod tests {
         }
         assert!(running.hears_all());
         assert_eq!(told(&two), Some(Hint::Watching));
+    }
+
+    #[tokio::test]
+    async fn elections_are_watched_apart_up_to_a_number_and_none_when_all_is_closed() {
+        let all = WatchersByElection::default();
+        let [e, f] = ["e", "f"].map(|name| ElectionName::new(name).unwrap());
+        let (hints, _heard) = mpsc::channel(1);
+        let begun = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let listen = |election: &ElectionName| {
+            let begun = Arc::clone(&begun);
+            all.listen(election.clone(), hints.clone(), 1, |running| async move {
+                begun.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                let _running = running;
+                std::future::pending::<()>().await;
+            })
+        };
+        let first = listen(&e).expect("room");
+        let second = listen(&e).expect("the same");
+        assert!(listen(&f).is_none(), "no room");
+        drop((first, second));
+        let third = listen(&f).expect("room");
+        tokio::task::yield_now().await;
+        assert_eq!(begun.load(std::sync::atomic::Ordering::SeqCst), 2);
+        all.close().await;
+        assert!(third.watchers.is_over());
+        let late = listen(&e).expect("nobody is told anything");
+        assert!(late.watchers.is_over());
+        tokio::task::yield_now().await;
+        assert_eq!(begun.load(std::sync::atomic::Ordering::SeqCst), 2);
     }
 
     #[tokio::test(start_paused = true)]
