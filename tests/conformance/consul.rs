@@ -430,8 +430,8 @@ mod alone {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn so_many_elections_are_watched_and_no_more() {
-        let test = "so_many_elections_are_watched_and_no_more";
+    async fn so_many_elections_are_watched_and_more_are_polled() {
+        let test = "so_many_elections_are_watched_and_more_are_polled";
         let Some(server) = Server::shared(test, Kind::Consul) else {
             return;
         };
@@ -440,14 +440,16 @@ mod alone {
         for number in 0..32 {
             hearings.push(client.watch(&name(&format!("e{number}"))).await);
         }
-        let watch = || {
-            let (hints, _) = tokio::sync::mpsc::channel(1);
-            Arc::clone(&client.backend).watch(name("one more"), hints)
-        };
-        assert!(watch().is_none());
-        // As soon as another one is not watched any more, there is room.
-        hearings.pop();
-        eventually("room", async || watch().map(|_| ())).await;
+        let election = name("one more");
+        let (hints, mut heard) = tokio::sync::mpsc::channel(1);
+        let watch = Arc::clone(&client.backend).watch(election.clone(), hints);
+        let watch = tokio::spawn(watch.expect("it waits for room"));
+        // It is never told that changes are heard, so its campaign asks at every interval.
+        let told = tokio::time::timeout(SHORT, heard.recv()).await;
+        assert!(told.is_err(), "{told:?}");
+        let token = client.win(&election, LONG).await;
+        assert!(client.release(&election, token).await);
+        watch.abort();
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -144,3 +144,59 @@ impl Values for Consul {
 fn kept(stored: &Stored) -> Kept<u64> {
     Kept::new(stored.index, &stored.value)
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc;
+    use tokio::task::JoinHandle;
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::clock::SystemClock;
+    use crate::lease::Hint;
+
+    type Heard = mpsc::Receiver<Hint>;
+
+    fn watch(consul: &Arc<Observed<Consul>>, election: &str) -> (JoinHandle<()>, Heard) {
+        let (hints, heard) = mpsc::channel(8);
+        let election = ElectionName::new(election).unwrap();
+        let watch = ObservedStore::watch(consul, election, hints).expect("it notifies");
+        (tokio::spawn(watch), heard)
+    }
+
+    /// Nobody answers there, so the first thing that a watch tells is that it hears nothing.
+    #[tokio::test(start_paused = true)]
+    async fn an_election_for_which_there_is_no_room_is_watched_as_soon_as_there_is() {
+        let address = Address::parse("consul://127.0.0.1:1", ".".as_ref());
+        let address = address.map_err(|bad| bad.rule).unwrap();
+        let consul = Consul {
+            agent: Agent::new(address, &StoreOptions::new(".")).unwrap(),
+            watchers: WatchersByElection::default(),
+            told_of_polling: AtomicBool::new(false),
+        };
+        let consul = Arc::new(Observed::new(consul, Arc::new(SystemClock)));
+        let mut watches = Vec::new();
+        for number in 0..WATCHES {
+            let (task, mut heard) = watch(&consul, &format!("e{number}"));
+            assert_eq!(heard.recv().await, Some(Hint::Blind));
+            watches.push((task, heard));
+        }
+        // One more watch on the same election takes no more room.
+        let (_same, mut heard) = watch(&consul, "e0");
+        assert_eq!(heard.recv().await, Some(Hint::Blind));
+        assert!(!consul.records.told_of_polling.load(Ordering::Relaxed));
+
+        let (waiting, mut heard) = watch(&consul, "one more");
+        let long = 10 * LOOK_FOR_ROOM;
+        assert!(
+            timeout(long, heard.recv()).await.is_err(),
+            "there is no room"
+        );
+        assert!(consul.records.told_of_polling.load(Ordering::Relaxed));
+        let (task, _) = watches.pop().unwrap();
+        task.abort();
+        let told = timeout(2 * LOOK_FOR_ROOM, heard.recv()).await;
+        assert_eq!(told, Ok(Some(Hint::Blind)));
+        assert!(!waiting.is_finished());
+    }
+}
