@@ -8,10 +8,12 @@ import { join } from "node:path";
 import { after, before, describe, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
+import { KINDS } from "../tools/servers/kinds/index.mjs";
 import { HttpRegistry } from "./support/http-registry.mjs";
 import { TcpProxy } from "./support/proxy.mjs";
 import { judge } from "./support/recorder.mjs";
-import { isMissing, KubernetesServer, Server } from "./support/servers.mjs";
+import { isMissing, KubernetesServer, Server, serverProgram } from "./support/servers.mjs";
+import { NEEDED, nameOf, STORES as STORES_OF } from "./support/stores.mjs";
 
 const ROUNDS = Number(process.env.WHENLEADER_CHAOS_ROUNDS ?? 30);
 /** The shortest lease that Kubernetes can hold, for all alike. */
@@ -156,6 +158,11 @@ const NETWORK_FAULTS = {
 /** Where a store's own faults, and those of the way to it, come on top. */
 const ALL_FAULTS = { ...FAULTS, ...NETWORK_FAULTS };
 
+/** All that is needed, and what somebody names. */
+const PLAYED = Object.keys(STORES_OF).filter(
+  (kind) => NEEDED.includes(kind) || serverProgram(kind),
+);
+
 /**
  * The stores; each is one row. `cluster` tells what an instance is configured with that comes to the server by that
  * port, which is a proxy's of its own.
@@ -163,36 +170,16 @@ const ALL_FAULTS = { ...FAULTS, ...NETWORK_FAULTS };
  */
 const STORES = [
   { name: "the embedded store", cluster: (folder) => ({ store: `file:${join(folder, "store")}` }) },
-  { name: "redis", kind: "redis", cluster: byUrl },
-  { name: "valkey", kind: "valkey", cluster: byUrl },
-  { name: "MariaDB", kind: "mariadb", cluster: byUrl },
-  { name: "S3", kind: "s3", cluster: (server, port) => onAws("s3", server, server.bucket, port) },
-  {
-    name: "DynamoDB",
-    kind: "dynamodb",
-    cluster(server, port) {
-      const { store } = onAws("dynamodb", server, "chaos", port);
-      return { store: `${store}&create=true` };
-    },
-  },
-  { name: "PostgreSQL", kind: "postgres", cluster: byUrl },
-  {
-    name: "etcd",
-    kind: "etcd",
-    // It grants nothing shorter.
-    cluster: (server, port) => ({
-      store: server.urlAt(port).replace("http:", "etcd:"),
-      leaseDuration: 2 * LEASE,
-      renewInterval: 2 * RENEW,
-    }),
-  },
-  { name: "NATS", kind: "nats", cluster: byUrl },
-  { name: "an old NATS", kind: "nats-old", cluster: byUrl },
-  {
-    name: "Consul",
-    kind: "consul",
-    cluster: (server, port) => ({ store: server.urlAt(port).replace("http:", "consul:") }),
-  },
+  ...PLAYED.map((kind) => {
+    const { url, shortest = 0 } = STORES_OF[kind];
+    const times = Math.max(1, Math.ceil(shortest / LEASE));
+    const cluster = (server, port) => ({
+      store: url(server, port),
+      leaseDuration: times * LEASE,
+      renewInterval: times * RENEW,
+    });
+    return { name: nameOf(kind), kind, cluster };
+  }),
   {
     name: "Kubernetes",
     kind: "kubernetes",
@@ -214,16 +201,6 @@ const STORES = [
     cluster: (server, port) => ({ httpRegistry: server.urlAt(port) }),
   },
 ];
-
-function byUrl(server, port) {
-  return { store: server.urlAt(port) };
-}
-
-function onAws(scheme, { accessKey, secretKey, region }, place, port) {
-  const keys = `${encodeURIComponent(accessKey)}:${encodeURIComponent(secretKey)}`;
-  const endpoint = `http://127.0.0.1:${port}`;
-  return { store: `${scheme}://${keys}@${place}?region=${region}&endpoint=${endpoint}` };
-}
 
 async function play(arena, faults) {
   for (let i = 0; i < 3; i++) await arena.enter();
@@ -272,6 +249,11 @@ describe("real processes", { concurrency: false }, () => {
       t.diagnostic(await play(arena, server ? ALL_FAULTS : FAULTS));
     });
   }
+
+  test("every server that can be started is played on", () => {
+    const started = Object.keys(KINDS).filter((kind) => KINDS[kind].start);
+    assert.deepEqual(Object.keys(STORES_OF).sort(), started.sort());
+  });
 
   test("the recorder sees an overlap, a token that goes back, and unbalanced callbacks", async () => {
     const { writeFileSync } = await import("node:fs");

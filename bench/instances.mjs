@@ -5,7 +5,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { Kubernetes } from "./kubernetes.mjs";
-import { RedisServer } from "./redis.mjs";
+import { SERVER_KINDS, ServerStore } from "./servers.mjs";
 
 const program = fileURLToPath(new URL("instance.mjs", import.meta.url));
 
@@ -53,28 +53,37 @@ export class Instance {
   }
 }
 
-/**
- * The stores that there are here (or the one of that name), each with a fresh place for one benchmark:
- * `cluster()` is what one more instance is configured with.
- */
-export async function openStores(wanted) {
-  const folder = mkdtempSync(join(tmpdir(), "whenleader-bench-"));
+/** The embedded store: nothing is asked of anybody. */
+class FileStore {
+  name = "file";
+  watched = false;
+  shortest = 0;
+  folder = mkdtempSync(join(tmpdir(), "whenleader-bench-"));
+
+  lasts(leaseDuration) {
+    return leaseDuration;
+  }
+
+  cluster() {
+    return { type: "StoreCluster", store: `file:${this.folder}` };
+  }
+
+  stop() {
+    rmSync(this.folder, { recursive: true, force: true });
+  }
+}
+
+/** What can be asked for by name. */
+export const STORES = ["file", ...SERVER_KINDS, "kubernetes"];
+
+/** The stores of those names that there are here, each with a fresh place. */
+export async function openStores(names) {
   const stores = [];
-  const add = (name, url, server) =>
-    stores.push({ name, url, server, cluster: () => ({ type: "StoreCluster", store: url }) });
-  const is = (name) => !wanted || wanted === name;
-  if (is("file")) add("file", `file:${folder}`);
-  const redis = is("Redis") ? await RedisServer.start() : undefined;
-  if (redis) add("Redis", redis.url, redis);
-  else if (is("Redis")) console.log("SKIPPED: the benchmarks on Redis; install redis-server");
-  const server = is("Kubernetes") ? await Kubernetes.start() : undefined;
-  if (server) stores.push({ name: "Kubernetes", server, cluster: () => server.cluster() });
-  return {
-    stores,
-    async close() {
-      await redis?.stop();
-      await server?.stop();
-      rmSync(folder, { recursive: true, force: true });
-    },
-  };
+  for (const name of names) {
+    if (name === "file") stores.push(new FileStore());
+    else if (name === "kubernetes") stores.push(await Kubernetes.start());
+    else stores.push(await ServerStore.start(name));
+  }
+  const opened = stores.filter(Boolean);
+  return { stores: opened, close: () => Promise.all(opened.map((store) => store.stop())) };
 }

@@ -14,10 +14,14 @@ rules: [{ level: Metadata, namespaces: [bench], resources: [{ group: coordinatio
 `;
 
 export class Kubernetes {
+  name = "Kubernetes";
+  /** Followers judge by what they saw. */
+  watched = true;
+  shortest = 1_000;
   #accounts = 0;
 
   static async start() {
-    await servers();
+    await servers([]);
     if (isMissing("kubernetes", "the benchmarks on Kubernetes")) return;
     const kubernetes = new Kubernetes();
     kubernetes.folder = mkdtempSync(join(tmpdir(), "whenleader-audit-"));
@@ -34,6 +38,11 @@ export class Kubernetes {
     return kubernetes;
   }
 
+  /** In whole seconds. */
+  lasts(leaseDuration) {
+    return Math.ceil(leaseDuration / 1_000) * 1_000;
+  }
+
   /** For one instance: each has an account of its own. */
   async cluster() {
     const token = await this.server.account("bench", `instance-${this.#accounts++}`);
@@ -41,16 +50,31 @@ export class Kubernetes {
     return { type: "KubernetesCluster", config, namespace: "bench" };
   }
 
-  /** The milliseconds until a lease ends: leader and benchmark share their clock. */
-  async timeLeft(election) {
-    const path = `/apis/coordination.k8s.io/v1/namespaces/bench/leases/${election}`;
-    const { body } = await this.server.request({ path });
-    const { renewTime, leaseDurationSeconds } = body.spec;
-    return Date.parse(renewTime) + 1_000 * leaseDurationSeconds - Date.now();
+  /** The way to it for one more instance. The server itself tells what passes there. */
+  async way() {
+    const name = `system:serviceaccount:bench:instance-${this.#accounts}`;
+    const cluster = await this.cluster();
+    let requests = 0;
+    const stop = this.#monitor((user) => {
+      if (user === name) requests += 1;
+    });
+    return {
+      cluster,
+      roundTrips: () => requests,
+      renewed: (election) => this.#renewed(election),
+      close: stop,
+    };
   }
 
-  /** Calls `seen(client, command)` for every request, until the answered function is called. */
-  monitor(seen) {
+  /** When a Lease was renewed last: leader and benchmark share their clock. */
+  async #renewed(election) {
+    const path = `/apis/coordination.k8s.io/v1/namespaces/bench/leases/${election}`;
+    const { body } = await this.server.request({ path });
+    return Date.parse(body.spec.renewTime) - Date.now() + performance.now();
+  }
+
+  /** Calls `seen(user)` for every request, until the answered function is called. */
+  #monitor(seen) {
     const file = openSync(this.log, "r");
     const bytes = Buffer.alloc(1 << 20);
     let rest = "";
@@ -60,8 +84,7 @@ export class Kubernetes {
         const lines = (rest + bytes.toString("utf8", 0, length)).split("\n");
         rest = lines.pop();
         for (const line of lines) {
-          const { user, verb } = JSON.parse(line);
-          seen(user.username, verb.toUpperCase());
+          seen(JSON.parse(line).user.username);
         }
       }
     }, 100);

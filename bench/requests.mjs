@@ -1,4 +1,5 @@
-// What a leader and a follower ask of a store in a minute, while nothing happens.
+// What a leader and a follower ask of a store in a minute, while nothing happens: ways there and back, of whatever kind
+// (a renewal, a look, a sign of life).
 
 import { readFileSync } from "node:fs";
 import { Instance } from "./instances.mjs";
@@ -10,52 +11,39 @@ export async function requests({ stores, minutes }) {
   const results = [];
   for (const store of stores) {
     const leaseName = `requests-${process.pid}`;
-    const enter = async () => new Instance({ ...(await store.cluster()), ...setting, leaseName });
+    const enter = (cluster) => new Instance({ ...cluster, ...setting, leaseName });
     results.push({
       store: store.name,
-      ...(await (store.server ? asked(enter, store.server, minutes) : cpuOnly(enter, minutes))),
+      ...(await (store.way ? asked(enter, store, minutes) : cpuOnly(enter, store, minutes))),
     });
+    console.error(results.at(-1));
   }
   return results;
 }
 
-/** By the clients that a server tells apart: those that are there before the follower starts are the leader's. */
-async function asked(enter, server, minutes) {
-  const clients = new Map();
-  const stop = server.monitor((client, command) => {
-    if (!clients.has(client)) clients.set(client, []);
-    clients.get(client).push(command);
-  });
-  const leader = await enter();
+/** Each instance has a way of its own to the server, on which is counted. */
+async function asked(enter, store, minutes) {
+  const ways = { leader: await store.way(), follower: await store.way() };
+  const leader = enter(ways.leader.cluster);
   await leader.event("promoted");
-  await pause(1_000);
-  const leaders = new Set(clients.keys());
-  const follower = await enter();
+  const follower = enter(ways.follower.cluster);
   await follower.event("ready");
   await pause(2_000);
-  for (const commands of clients.values()) commands.length = 0;
+  const count = () => Object.values(ways).map((way) => way.roundTrips());
+  const before = count();
   await pause(minutes * 60_000);
-
-  // Pings only keep the connection of the notifications known to be alive; they ask the store nothing.
-  const found = { "requests a minute": {}, "pings a minute": {} };
-  for (const who of ["leader", "follower"]) {
-    const own = [...clients].filter(([client]) => leaders.has(client) === (who === "leader"));
-    const commands = own.flatMap(([, all]) => all);
-    const pings = commands.filter((command) => command === "PING").length;
-    found["requests a minute"][who] = round((commands.length - pings) / minutes);
-    found["pings a minute"][who] = round(pings / minutes);
-  }
-  stop();
+  const [ofLeader, ofFollower] = count().map((after, i) => round((after - before[i]) / minutes));
   await leader.stop();
   await follower.kill();
-  return found;
+  for (const way of Object.values(ways)) await way.close();
+  return { "round trips a minute": { leader: ofLeader, follower: ofFollower } };
 }
 
 /** The embedded store has no requests; what it costs is CPU. */
-async function cpuOnly(enter, minutes) {
-  const leader = await enter();
+async function cpuOnly(enter, store, minutes) {
+  const leader = enter(store.cluster());
   await leader.event("promoted");
-  const follower = await enter();
+  const follower = enter(store.cluster());
   await follower.event("ready");
   await pause(2_000);
   const before = [cpuOf(leader), cpuOf(follower)];

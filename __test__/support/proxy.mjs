@@ -7,6 +7,10 @@ export class TcpProxy {
   #pairs = new Set();
   /** "open", "frozen" (nothing passes, connections stay), or "cut" (refused, and reset) */
   #mode = "open";
+  /** How often the instance spoke first, or after it had heard something: what it asked costs so many ways there and back. */
+  roundTrips = 0;
+  /** When it spoke last. */
+  lastSent = 0;
 
   /** @param {number} target a port on this machine */
   static async to(target) {
@@ -26,6 +30,15 @@ export class TcpProxy {
     const store = connect(target, "127.0.0.1");
     const pair = [client, store];
     this.#pairs.add(pair);
+    let isSpeaking = false;
+    client.on("data", () => {
+      this.lastSent = performance.now();
+      if (!isSpeaking) this.roundTrips += 1;
+      isSpeaking = true;
+    });
+    store.on("data", () => {
+      isSpeaking = false;
+    });
     for (const [from, to] of [pair, [store, client]]) {
       from.on("data", (bytes) => to.write(bytes));
       from.on("error", () => {});

@@ -10,9 +10,15 @@ import { aptInstall, mayInstall, must } from "./programs.mjs";
 /** What tests cannot do without: all but what runs only where somebody names its program. */
 const NEEDED = Object.keys(KINDS).filter((kind) => !KINDS[kind].named);
 
-/** Sets the variables by which tests find the servers. Returns a line for each one that is missing. */
-export async function servers(kinds = NEEDED) {
-  const skipped = [...(await openssl()), ...(await kubernetes())];
+/**
+ * Sets the variables by which tests find the servers. Returns a line for each one that is missing.
+ * @param {string[]} [kinds]
+ * @param {{ withKubernetes?: boolean }} [how]
+ */
+export async function servers(kinds = NEEDED, { withKubernetes = true } = {}) {
+  const skipped = await openssl();
+  // Its etcd is built with it.
+  if (withKubernetes || kinds.includes("etcd")) skipped.push(...(await kubernetes()));
   for (const kind of kinds) {
     const { name, bring } = KINDS[kind];
     const found = findServer(kind, env) || (await brought(bring));
