@@ -95,7 +95,10 @@ async function virtually(story) {
     down,
     end: async () => {
       cluster.mendStore();
-      await require("../index.js").stopCluster();
+      // What was sent before is given up in its time, here as there.
+      const stopping = require("../index.js").stopCluster();
+      await cluster.advance({ ...TIMING, ...story.options }.renewInterval);
+      await stopping;
     },
   });
   await cluster.restore();

@@ -352,6 +352,22 @@ test("a follower that stops waits for its campaign: a lease that it wins must be
   await stopping;
 });
 
+test("a stop that waits for a store that hangs says what would let it go on", async () => {
+  const cluster = begin();
+  await cluster.promote();
+  cluster.hangStore();
+  const warned = once(process, "warning");
+  const stopping = stopCluster();
+  const [warning] = await warned;
+  assert.equal(warning.name, "WhenLeaderTestWarning");
+  assert.match(
+    warning.message,
+    /^a stop still waits for a request .*hangStore.*cluster\.advance\(\)/,
+  );
+  await cluster.advance(60_000);
+  await stopping;
+});
+
 test("restore() waits for no store, whatever state the test left it in", async () => {
   for (const state of ["hangStore", "failStore"]) {
     for (const passed of [0, 7_000, 60_000]) {

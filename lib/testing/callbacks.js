@@ -84,12 +84,13 @@ class CallbackTracker {
    * @param {string} cure
    * @param {Promise<T>} promise
    * @param {string} [election]
+   * @param {string} [otherwise]  what is waited for if no callback is running
    * @returns {Promise<T>}
    */
-  async watched(call, cure, promise, election) {
+  async watched(call, cure, promise, election, otherwise = "callbacks") {
     const timer = setTimeout(() => {
       const names = this.#running(election).map(({ functionName }) => functionName);
-      const whom = names.length === 0 ? "callbacks" : names.join(", ");
+      const whom = names.length === 0 ? otherwise : names.join(", ");
       process.emitWarning(`${call} still waits for ${whom} to end${cure}`, {
         type: "WhenLeaderTestWarning",
       });

@@ -35,6 +35,9 @@ const OF_FN =
 const OF_DEREGISTERED =
   ": a deregisteredFn waits until its fn has ended, which should happen soon after term.signal is aborted";
 
+const OF_STOP = ": the time of a test cluster passes in cluster.advance() only";
+const UNANSWERED = "a request that the store does not answer (hangStore())";
+
 /** @implements {PublicCluster} */
 class TestCluster {
   #settings;
@@ -233,7 +236,9 @@ class TestCluster {
         store: "none: a test says who leads",
       },
       join: (name) => {
-        const seat = new Seat(this.#race(name), surroundings);
+        const stopping = (/** @type {Promise<void>} */ stopped) =>
+          this.#callbacks.watched("a stop", OF_STOP, stopped, name, UNANSWERED);
+        const seat = new Seat(this.#race(name), { ...surroundings, stopping });
         this.#seats.set(name, seat);
         return seat;
       },

@@ -29,6 +29,7 @@ const { RELEASE_TRIES } = require("./timing.js");
  * @property {import("./clock.js").VirtualClock} clock
  * @property {{ state: "answers" | "fails" | "hangs" }} store
  * @property {(event: NativeEvent) => void} dispatch
+ * @property {(stopped: Promise<void>) => Promise<void>} stopping  says so if that takes long
  */
 
 /** @typedef {"campaign" | "renew" | "release"} Op */
@@ -55,6 +56,7 @@ class Seat {
   #clock;
   #store;
   #dispatch;
+  #whileStopping;
 
   /** @type {"follower" | "leader" | "yielding" | "releasing" | "stopped"} */
   #standing = "follower";
@@ -86,12 +88,13 @@ class Seat {
    * @param {Race} race
    * @param {Surroundings} surroundings
    */
-  constructor(race, { settings, clock, store, dispatch }) {
+  constructor(race, { settings, clock, store, dispatch, stopping }) {
     this.#race = race;
     this.#settings = settings;
     this.#clock = clock;
     this.#store = store;
     this.#dispatch = dispatch;
+    this.#whileStopping = stopping;
     this.#next = clock.now;
     // As events of the native side: never while the caller is still at work.
     queueMicrotask(() => {
@@ -148,7 +151,7 @@ class Seat {
     }
     // Else the campaign's end decides: a lease that it wins must be released.
     this.run();
-    return stopped;
+    return this.#whileStopping(stopped);
   }
 
   // ---- what the test says ----
