@@ -23,7 +23,7 @@ mod tls;
 mod url;
 mod watchers;
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -534,6 +534,20 @@ fn token_floor() -> u64 {
         .map_or(1, |micros| micros.clamp(1, Token::MAX))
 }
 
+/// A text of nothing but ASCII's letters and digits, what is `kept`, and `sign` with two digits for each other
+/// byte. No two texts become one, as long as the sign is not kept.
+fn escaped(text: &str, sign: char, kept: &str) -> String {
+    let mut result = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || kept.as_bytes().contains(&byte) {
+            result.push(char::from(byte));
+        } else {
+            let _ = write!(result, "{sign}{byte:02X}");
+        }
+    }
+    result
+}
+
 /// `None`: a percent sign without two digits, or not UTF-8.
 fn percent_decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
@@ -556,6 +570,13 @@ mod tests {
 
     fn refused(url: &str) -> BadStore {
         open(url, &StoreOptions::new("."), Arc::new(SystemClock)).expect_err(url)
+    }
+
+    #[test]
+    fn what_is_escaped_stays_readable_and_never_collides() {
+        assert_eq!(escaped("a/b c:ü%~", '%', "-._~/"), "a/b%20c%3A%C3%BC%25~");
+        assert_eq!(escaped("..=2E", '=', "-"), "=2E=2E=3D2E");
+        assert_eq!(escaped("", '%', ""), "");
     }
 
     #[test]

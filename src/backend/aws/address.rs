@@ -214,20 +214,6 @@ fn suffix(region: &str) -> &'static str {
     }
 }
 
-/// As paths and names of objects have it: everything but letters, digits and `-._~`, and what is `kept`.
-pub(super) fn encoded(text: &str, kept: &[u8]) -> String {
-    use std::fmt::Write as _;
-    let mut result = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) || kept.contains(&byte) {
-            result.push(byte.into());
-        } else {
-            let _ = write!(result, "%{byte:02X}");
-        }
-    }
-    result
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -304,11 +290,5 @@ mod tests {
         );
         let refused = address.resolve("s3", &around(&[])).unwrap_err();
         assert!(refused.contains("?region="), "{refused}");
-    }
-
-    #[test]
-    fn names_are_encoded_for_paths() {
-        assert_eq!(encoded("a/b c:ü%~", b"/"), "a/b%20c%3A%C3%BC%25~");
-        assert_eq!(encoded("..", b""), "..");
     }
 }

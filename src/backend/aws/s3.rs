@@ -19,18 +19,22 @@ use http::Method;
 use http::header::{ETAG, HeaderMap};
 use reqsign_core::hash::hex_sha256;
 
-use super::address::{Address, Endpoint, Target, encoded};
+use super::address::{Address, Endpoint, Target};
 use super::failure::{About, failure, said};
 use super::{Call, REFUSED, Service};
 use crate::backend::http::Answer;
 use crate::backend::observed::{Document, Kept, Observed, ObservedStore, Values};
-use crate::backend::{Backend, BackendError, BadStore, Capabilities, StoreOptions, UNSUITABLE};
+use crate::backend::{
+    Backend, BackendError, BadStore, Capabilities, StoreOptions, UNSUITABLE, escaped,
+};
 use crate::clock::Clock;
 use crate::identity::default_instance_id;
 use crate::lease::{ElectionName, FailureKind, Owner, Token};
 use crate::random::random_u64;
 
 const EXAMPLE: &str = "s3://<bucket>/<prefix>?region=<region>";
+/// What signatures leave as it is, beside letters and digits.
+const UNRESERVED: &str = "-._~";
 const LONGEST_PREFIX: usize = 200;
 /// Percent-encoded: servers that keep objects as files allow 255 bytes, AWS allows 1024 with the prefix.
 const LONGEST_NAME: usize = 180;
@@ -104,7 +108,7 @@ impl Objects {
     /// Slashes and dots of a name would be parts of a path, and not every server takes long ones: those are
     /// told apart by a hash.
     fn key(&self, election: &ElectionName) -> String {
-        let (prefix, name) = (&self.prefix, encoded(election.as_str(), b""));
+        let (prefix, name) = (&self.prefix, escaped(election.as_str(), '%', UNRESERVED));
         if name.len() <= LONGEST_NAME {
             return format!("{prefix}cluster:{name}");
         }
@@ -114,7 +118,7 @@ impl Objects {
 
     async fn path(&self, key: &str) -> Result<String, BackendError> {
         let target = self.service.target().await?;
-        let key = encoded(key, b"/");
+        let key = escaped(key, '%', &format!("{UNRESERVED}/"));
         Ok(if is_path_style(&self.service.address, target) {
             format!("/{}/{key}", self.bucket)
         } else {

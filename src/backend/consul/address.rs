@@ -1,12 +1,11 @@
 //! Where Consul is, who asks, and which of its keys are ours: the URL, read strictly.
 
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use crate::backend::BadStore;
 use crate::backend::blocking::read_text;
 use crate::backend::tls::{Tls, Verify};
 use crate::backend::url::{Host, StoreUrl};
+use crate::backend::{BadStore, escaped};
 
 const EXAMPLE: &str = "consul://[:<token>@]<host>[:<port>]";
 const PORT: u16 = 8500;
@@ -141,17 +140,9 @@ impl Address {
         Ok(Some(token.to_owned()))
     }
 
-    /// Letters, digits and `-_.:` stand for themselves; of everything else each byte is percent-encoded.
+    /// What no path and no rule understands in another way stays readable.
     pub fn key(&self, election: &str) -> String {
-        let mut key = format!("{}cluster:", self.prefix);
-        for byte in election.bytes() {
-            if byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte) {
-                key.push(char::from(byte));
-            } else {
-                let _ = write!(key, "%{byte:02X}");
-            }
-        }
-        key
+        format!("{}cluster:{}", self.prefix, escaped(election, '%', "-_.:"))
     }
 
     /// A policy that is enough, for people.

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::connection::{Message, header, header_lines, headers};
 use super::failure::{self, NO_JETSTREAM, Refusal};
 use super::link::{Answer, Asked, Link};
-use crate::backend::{BackendError, UNSUITABLE};
+use crate::backend::{BackendError, UNSUITABLE, escaped};
 use crate::lease::{FailureKind, LONGEST_LEASE};
 
 /// A server with nobody who listens to a subject says so.
@@ -408,21 +408,9 @@ pub(super) fn said(message: &Message) -> Said {
     })
 }
 
-/// A part of a subject for an election. Letters, digits, `-` and `_` stand for themselves; of everything else
-/// each byte is written as `=` and two digits.
+/// A part of a subject for an election: dots, stars and spaces would be more than a name there.
 pub(super) fn key_of(election: &str) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
-    let mut key = String::from("cluster.");
-    for byte in election.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-_".contains(&byte) {
-            key.push(char::from(byte));
-        } else {
-            key.push('=');
-            key.push(char::from(DIGITS[usize::from(byte >> 4)]));
-            key.push(char::from(DIGITS[usize::from(byte & 15)]));
-        }
-    }
-    key
+    format!("cluster.{}", escaped(election, '=', "-_"))
 }
 
 /// All keys of elections.
