@@ -252,6 +252,61 @@ async fn what_is_locked_for_too_long_is_a_failure_that_passes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_free_row_that_stays_locked_is_a_failure_from_some_moment_on() {
+    let Some(store) = Store::start("a_free_row_that_stays_locked").await else {
+        return;
+    };
+    let election = name("leader");
+    let (a, b) = (store.client("a").await, impatient(&store.url()));
+    for round in 0..2 {
+        let token = a.win(&election, LONG).await;
+        assert!(a.release(&election, token).await);
+        let hold = format!("BEGIN; SELECT FROM {} FOR KEY SHARE", store.table());
+        store.prompt.run(&hold).await;
+        let start = Instant::now();
+        let error = loop {
+            match b.attempt(&election, LONG, None).await {
+                Ok(outcome) => assert_eq!(denied(outcome).0, None, "{round}"),
+                Err(error) => break error,
+            }
+            assert!(start.elapsed() < Duration::from_secs(30), "{round}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        };
+        // Not for what somebody holds for a moment, also if somebody did before.
+        assert!(start.elapsed() > Duration::from_secs(2), "{round}");
+        assert_eq!((error.kind, error.code), (Transient, "busy"), "{error}");
+        assert!(error.message.contains("lock"), "{error}");
+        fails(&b, Transient, "busy").await;
+        store.prompt.run("COMMIT").await;
+        let token = b.win(&election, LONG).await;
+        assert!(b.release(&election, token).await);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_row_whose_token_is_the_last_one_is_named_with_its_cure() {
+    let Some(store) = Store::start("a_row_whose_token_is_the_last_one").await else {
+        return;
+    };
+    let election = name("leader");
+    let a = store.client("a").await;
+    let token = a.win(&election, LONG).await;
+    let table = store.table();
+    let last = format!("UPDATE {table} SET token = 9007199254740991");
+    store.prompt.run(&last).await;
+    // Whoever holds it is waited for.
+    let b = store.client("b").await;
+    assert!(denied(b.campaign(&election, LONG).await).0.is_some());
+    let expired = format!("UPDATE {table} SET expires_at = now() - interval '1 s'");
+    store.prompt.run(&expired).await;
+    let error = fails(&b, Fatal, "bad-record").await;
+    let (_, cure) = error.message.split_once("delete it: ").expect("a cure");
+    let (cure, _) = cure.split_once(". \"").expect("one statement");
+    store.prompt.run(cure).await;
+    assert!(b.win(&election, LONG).await > token);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_many_first_campaigns_at_the_same_moment_one_wins() {
     let Some(store) = Store::start("of_many_first_campaigns").await else {
         return;

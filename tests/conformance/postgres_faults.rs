@@ -3,12 +3,13 @@
 use std::time::{Duration, Instant};
 
 use serde_json::json;
+use whenleader::backend::StoreOptions;
 use whenleader::lease::FailureKind::{Ambiguous, Transient};
 use whenleader::lease::{Hint, Outcome};
 
 use crate::postgres::{Fresh, Prompt, literal, number, pooled, with_schema};
 use crate::postgres_alone::{fails, impatient};
-use crate::suite::{Client, Fixture, LONG, SHORT, denied, held, leading, name};
+use crate::suite::{Client, Fixture, LONG, SHORT, denied, held, leading, name, open_with};
 use crate::support::{Kind, Proxy, Server, Trouble, eventually};
 
 type Store = Fresh<false>;
@@ -134,6 +135,42 @@ async fn a_connection_whose_other_end_vanished_costs_half_of_one_attempt() {
     };
     let (released, ()) = tokio::join!(release, thaw);
     assert!(released);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_without_an_answer_is_replaced_after_the_patience_of_the_shortest_attempt() {
+    let Some((_store, proxy, url)) = behind_a_proxy("a_connection_without_an_answer").await else {
+        return;
+    };
+    let mut options = StoreOptions::new(".");
+    options.request_timeout = Duration::from_secs(30);
+    options.connect_timeout = Duration::from_secs(30);
+    options.patience = Duration::from_millis(500);
+    let client = Client::of(open_with(&url, &options), "a").await;
+    let election = name("leader");
+    let token = client.win(&election, LONG).await;
+    proxy.freeze();
+    let begun = Instant::now();
+    assert_eq!(held(client.renew(&election, LONG, token).await), token);
+    assert!(begun.elapsed() < Duration::from_secs(10));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_start_that_is_given_up_leaves_no_connection_to_those_who_come_after() {
+    let Some((_store, proxy, url)) = behind_a_proxy("a_start_that_is_given_up").await else {
+        return;
+    };
+    let mut options = StoreOptions::new(".");
+    options.request_timeout = Duration::from_secs(60);
+    options.patience = Duration::from_secs(30);
+    let client = Client::of(open_with(&url, &options), "a").await;
+    proxy.freeze();
+    let start = client.backend.prepare();
+    let patience = Duration::from_millis(300);
+    assert!(tokio::time::timeout(patience, start).await.is_err());
+    let begun = Instant::now();
+    client.win(&name("leader"), LONG).await;
+    assert!(begun.elapsed() < Duration::from_secs(10));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -70,7 +70,11 @@ pub struct Client {
 }
 
 pub fn open(url: &str) -> Arc<dyn Backend> {
-    backend::open(url, &StoreOptions::new("."), Arc::new(SystemClock)).expect("a good URL")
+    open_with(url, &StoreOptions::new("."))
+}
+
+pub fn open_with(url: &str, options: &StoreOptions) -> Arc<dyn Backend> {
+    backend::open(url, options, Arc::new(SystemClock)).expect("a good URL")
 }
 
 pub fn name(name: &str) -> ElectionName {

@@ -3,7 +3,7 @@
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -19,9 +19,10 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::address::{Address, Place, TableName};
 use super::failure::{self, BUSY, READ_ONLY, Stage};
-use crate::backend::BackendError;
 use crate::backend::tls::{Tls, Verify};
+use crate::backend::{BackendError, StoreOptions};
 use crate::lease::FailureKind;
+use crate::locked::locked;
 
 /// What others were in the way of is asked again after so long.
 pub(super) const ASK_AGAIN: Duration = Duration::from_millis(20);
@@ -31,6 +32,8 @@ pub(super) struct Link {
     pub address: Address,
     pub connect_timeout: Duration,
     pub request_timeout: Duration,
+    /// See [`StoreOptions::patience`].
+    patience: Duration,
     /// The table that the address leads to.
     pub table: OnceLock<TableName>,
     slot: Mutex<Slot>,
@@ -55,14 +58,13 @@ pub(super) struct Answer {
 }
 
 impl Link {
-    pub fn new(address: Address, connect_timeout: Duration, request_timeout: Duration) -> Self {
-        let connect_timeout = address
-            .connect_timeout
-            .map_or(connect_timeout, |limit| limit.min(connect_timeout));
+    pub fn new(address: Address, options: &StoreOptions) -> Self {
+        let connect_timeout = address.connect_timeout.unwrap_or(options.connect_timeout);
         Self {
             address,
-            connect_timeout,
-            request_timeout,
+            connect_timeout: connect_timeout.min(options.connect_timeout),
+            request_timeout: options.request_timeout,
+            patience: options.patience.min(options.request_timeout / 2),
             table: OnceLock::new(),
             slot: Mutex::default(),
             dialing: tokio::sync::Mutex::default(),
@@ -73,8 +75,8 @@ impl Link {
     /// Sends a request, which is made anew for each sending, and so that doing it twice does no harm.
     ///
     /// Within the request's time it is sent again: once on a new connection, if the one that was there turned
-    /// out to be dead, or does not answer for half of the time; to the next server, if this one takes no
-    /// writes; and if others were in the way.
+    /// out to be dead, or does not answer for a while; to the next server, if this one takes no writes; and if
+    /// others were in the way.
     pub async fn run(&self, request: impl Fn() -> String) -> Result<Answer, BackendError> {
         let began = Instant::now();
         let left = || self.request_timeout.saturating_sub(began.elapsed());
@@ -87,7 +89,7 @@ impl Link {
             };
             let may_be_dead = is_old && !reconnected && answered != Some(wire.number);
             let patience = if may_be_dead {
-                left().min(self.connect_timeout) / 2
+                self.patience.min(left() / 2)
             } else {
                 left()
             };
@@ -152,7 +154,7 @@ impl Link {
         let _ = (self.turn).compare_exchange(turn, next, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    async fn send(&self, wire: &Wire, text: &str) -> Result<Vec<SimpleQueryRow>, Error> {
+    pub async fn send(&self, wire: &Wire, text: &str) -> Result<Vec<SimpleQueryRow>, Error> {
         // Whoever gives up waiting (its future is dropped) leaves a connection that may be dead.
         let mut doubt = Doubt {
             link: self,
@@ -318,7 +320,7 @@ impl Link {
     }
 
     fn lock(&self) -> MutexGuard<'_, Slot> {
-        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.slot)
     }
 }
 

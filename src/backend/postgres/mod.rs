@@ -26,8 +26,9 @@ mod listener;
 mod statements;
 mod table;
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -41,6 +42,7 @@ use self::statements::{Row, Said, State, Values, read, write};
 use super::{Attempt, Backend, BackendError, BadStore, Capabilities, Hints, StoreOptions, Watch};
 use crate::clock::Clock;
 use crate::lease::{ElectionName, InstanceId, LONGEST_LEASE, Leader, Outcome, Owner, Token};
+use crate::locked::locked;
 use crate::random::random_u64;
 
 const CAMPAIGN: &str = include_str!("campaign.sql");
@@ -58,6 +60,8 @@ pub struct PostgresStore {
     listener: Arc<Listener>,
     /// Numbers what is sent, so that of two attempts of one owner the later one counts.
     attempts: AtomicU64,
+    /// Rows that were free each time, and locked: of which term, and since when.
+    locked_rows: Mutex<HashMap<ElectionName, (Token, Instant)>>,
 }
 
 pub(super) fn open(
@@ -66,15 +70,12 @@ pub(super) fn open(
     _clock: Arc<dyn Clock>,
 ) -> Result<Arc<dyn Backend>, BadStore> {
     let address = Address::parse(url, &options.base_dir)?;
-    let link = Arc::new(Link::new(
-        address,
-        options.connect_timeout,
-        options.request_timeout,
-    ));
+    let link = Arc::new(Link::new(address, options));
     Ok(Arc::new(PostgresStore {
         listener: Arc::new(Listener::new(Arc::clone(&link))),
         link,
         attempts: AtomicU64::new(0),
+        locked_rows: Mutex::default(),
     }))
 }
 
@@ -124,6 +125,7 @@ impl Backend for PostgresStore {
         loop {
             let row = match self.change(template, election, values).await?.0 {
                 Said::Done(token) => {
+                    self.forget_locked(attempt.election);
                     return Ok(Outcome::Held {
                         token,
                         valid_for: attempt.duration,
@@ -152,10 +154,20 @@ impl Backend for PostgresStore {
                     self.change(SHORTEN, election, values).await?;
                     (Some(row.leader), Some(attempt.duration))
                 }
-                (Some(row), _) if row.state == State::Live => (Some(row.leader), row.remaining),
+                (Some(row), _) if row.state == State::Live => {
+                    self.forget_locked(attempt.election);
+                    (Some(row.leader), row.remaining)
+                }
+                (Some(row), None) if row.leader.token.number() == Token::MAX => {
+                    return Err(self.not_ours(election));
+                }
                 // It is free, and locked: by a transaction of its last leader, or by somebody who is
                 // acquiring it.
-                (Some(row), None) => (row.last_leader(), Some(ASK_AGAIN)),
+                (Some(row), None) => {
+                    self.wait_for_row(attempt.election, row.leader.token)
+                        .await?;
+                    (row.last_leader(), Some(ASK_AGAIN))
+                }
                 (Some(row), Some(_)) => {
                     let leader = row.last_leader();
                     let remaining = leader.as_ref().map(|_| Duration::ZERO);
@@ -258,17 +270,50 @@ impl PostgresStore {
 
     async fn wait_for_others(&self, began: Instant) -> Result<(), BackendError> {
         if began.elapsed() + ASK_AGAIN > self.link.request_timeout {
-            return Err(BackendError::transient(
-                BUSY,
-                format!(
-                    "somebody has locked the row of the election in {} on {}: see pg_locks for who",
-                    self.link.table().await?,
-                    self.describe()
-                ),
-            ));
+            return Err(self.row_is_locked().await);
         }
         sleep(ASK_AGAIN).await;
         Ok(())
+    }
+
+    /// Of a free row, which is asked for again and again at short intervals: an error, if that has gone on for
+    /// too long, so that somebody hears of it, and the intervals grow.
+    async fn wait_for_row(
+        &self,
+        election: &ElectionName,
+        token: Token,
+    ) -> Result<(), BackendError> {
+        let since = {
+            let mut rows = locked(&self.locked_rows);
+            let now = (token, Instant::now());
+            let row = rows.entry(election.clone()).or_insert(now);
+            if row.0 != token {
+                *row = now;
+            }
+            row.1
+        };
+        if since.elapsed() > self.link.request_timeout {
+            return Err(self.row_is_locked().await);
+        }
+        Ok(())
+    }
+
+    fn forget_locked(&self, election: &ElectionName) {
+        locked(&self.locked_rows).remove(election);
+    }
+
+    async fn row_is_locked(&self) -> BackendError {
+        match self.link.table().await {
+            Err(error) => error,
+            Ok(table) => BackendError::transient(
+                BUSY,
+                format!(
+                    "a transaction of somebody's has locked the row of the election in {table} on {}: see \
+                     pg_locks for who",
+                    self.describe()
+                ),
+            ),
+        }
     }
 
     /// All that an election does, on a name that none can have, in a transaction that is taken back.
@@ -303,7 +348,7 @@ impl PostgresStore {
             );
         }
         text.push_str("; ROLLBACK");
-        let asked = timeout(self.link.request_timeout, wire.ask(&text)).await;
+        let asked = timeout(self.link.request_timeout, self.link.send(&wire, &text)).await;
         let rows = match asked {
             Ok(Ok(rows)) => rows,
             Ok(Err(error)) => {
@@ -315,10 +360,7 @@ impl PostgresStore {
                 }
                 return Err(error);
             }
-            Err(_) => {
-                self.link.let_go(&wire);
-                return Err(failure::silence(&self.describe(), Stage::Sent));
-            }
+            Err(_) => return Err(failure::silence(&self.describe(), Stage::Sent)),
         };
         let said = rows.iter().filter_map(|row| row.try_get("state").ok()?);
         if !said.eq(steps.iter().map(|(_, _, expected)| *expected)) {
