@@ -263,6 +263,54 @@ mod alone {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_start_that_is_given_up_at_any_moment_leaves_nothing_that_lasts() {
+        let test = "a_start_that_is_given_up_at_any_moment_leaves_nothing_that_lasts";
+        let Some(server) = Server::own(test, Kind::Etcd, &[]) else {
+            return;
+        };
+        let proxy = Proxy::to(server.port).await;
+        proxy.set(Trouble::Delay(Duration::from_millis(10)));
+        for patience in (5..150).step_by(5) {
+            let client = unprepared(&through(&proxy));
+            let start = client.backend.prepare();
+            let _ = tokio::time::timeout(Duration::from_millis(patience), start).await;
+        }
+        let mut most = 0;
+        eventually("all keys go with their leases", async || {
+            let left = keys(&server).await;
+            most = left.max(most);
+            (left == 0).then_some(())
+        })
+        .await;
+        assert!(most > 0, "none was given up in the middle");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_release_that_was_sent_twice_was_done() {
+        let test = "a_release_that_was_sent_twice_was_done";
+        let Some(store) = Fresh::start(test).await else {
+            return;
+        };
+        let proxy = Proxy::to(store.server.port).await;
+        let url = format!("{}?prefix={test}", through(&proxy));
+        let client = impatient(&url);
+        let election = name("leader");
+        let token = client.win(&election, LONG).await;
+        // The first copy comes through, and its answer never does.
+        proxy.set(Trouble::HoldAnswers);
+        let release = client.release(&election, token);
+        let thaw = async {
+            tokio::time::sleep(PATIENCE / 5).await;
+            proxy.freeze();
+            proxy.set(Trouble::None);
+        };
+        let (released, ()) = tokio::join!(release, thaw);
+        assert!(released);
+        assert_eq!(client.leader(&election).await, None);
+        assert!(!client.release(&election, token).await, "nothing is left");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_connection_that_died_idle_is_replaced_within_the_attempt() {
         let test = "a_connection_that_died_idle_is_replaced_within_the_attempt";
         let Some(store) = Fresh::start(test).await else {
@@ -738,6 +786,120 @@ mod alone {
                 .await;
             let error = attempt.expect_err(said);
             assert_eq!(error.kind, kind, "{error}");
+        }
+    }
+
+    /// A server that grants every lease, and has no keys until one is written.
+    async fn granting(
+        answer: impl Fn(&str, &Value) -> Option<(u16, Value)> + Send + Sync + 'static,
+    ) -> (Canned, Arc<std::sync::Mutex<Vec<String>>>) {
+        let revoked = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let told = Arc::clone(&revoked);
+        let server = Canned::answering(move |path, asked| {
+            if path == "/v3/lease/revoke" {
+                let id = asked["ID"].as_str().unwrap().to_owned();
+                told.lock().unwrap().push(id);
+            }
+            if let Some((status, value)) = answer(path, asked) {
+                return (status, value.to_string());
+            }
+            match path {
+                "/v3/kv/txn" if asked["compare"].is_null() => (200, both_absent()),
+                "/v3/lease/grant" => (200, json!({ "TTL": "60" }).to_string()),
+                _ => (200, json!({ "succeeded": true }).to_string()),
+            }
+        })
+        .await;
+        (server, revoked)
+    }
+
+    #[tokio::test]
+    async fn a_lease_that_a_living_term_may_hang_on_is_never_ended() {
+        let record = Arc::new(std::sync::Mutex::new(Value::Null));
+        let written = Arc::clone(&record);
+        let unsure = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let unanswered = Arc::clone(&unsure);
+        let (server, revoked) = granting(move |path, asked| match path {
+            "/v3/kv/txn" if asked["compare"].is_null() => {
+                let kv = written.lock().unwrap().clone();
+                if kv.is_null() {
+                    return None;
+                }
+                let there = json!({ "response_range": { "header": {}, "kvs": [kv] } });
+                let absent = json!({ "response_range": { "header": {} } });
+                let answers = [there, absent];
+                Some((200, json!({ "succeeded": true, "responses": answers })))
+            }
+            "/v3/kv/txn" => {
+                let mut kv = asked["success"][0]["request_put"].clone();
+                kv["mod_revision"] = "7".into();
+                *written.lock().unwrap() = kv;
+                let said = json!({ "message": "etcdserver: request timed out" });
+                let done = !unanswered.load(Ordering::Relaxed);
+                (!done).then_some((503, said))
+            }
+            _ => None,
+        })
+        .await;
+        let client = unprepared(&server.url());
+        let token = client.win(&name("leader"), LONG).await;
+        // For another duration, so on another lease; and nobody says that it was done.
+        unsure.store(true, Ordering::Relaxed);
+        let renewal = client.attempt(&name("leader"), LONG * 2, Some(token)).await;
+        assert_eq!(renewal.expect_err("no answer").kind, Ambiguous);
+        // Whatever it does next, it does not end that lease.
+        unsure.store(false, Ordering::Relaxed);
+        *record.lock().unwrap() = Value::Null;
+        client.win(&name("other"), LONG).await;
+        client.backend.close().await;
+        let revoked = revoked.lock().unwrap().clone();
+        assert!(revoked.is_empty(), "{revoked:?}");
+    }
+
+    #[tokio::test]
+    async fn a_lease_whose_grant_may_come_late_is_ended_twice() {
+        let grants = AtomicUsize::new(0);
+        let (server, revoked) = granting(move |path, _| match path {
+            "/v3/lease/grant" if grants.fetch_add(1, Ordering::Relaxed) == 0 => {
+                Some((503, json!({ "message": "etcdserver: request timed out" })))
+            }
+            "/v3/lease/revoke" => {
+                let words = "etcdserver: requested lease not found";
+                Some((404, json!({ "message": words })))
+            }
+            _ => None,
+        })
+        .await;
+        let client = unprepared(&server.url());
+        let attempt = client.attempt(&name("leader"), LONG, None).await;
+        assert_eq!(attempt.expect_err("no answer").kind, Ambiguous);
+        for _ in 0..4 {
+            client.win(&name("leader"), LONG).await;
+        }
+        let revoked = revoked.lock().unwrap().clone();
+        assert_eq!(revoked.len(), 2, "{revoked:?}");
+        assert_eq!(revoked[0], revoked[1]);
+    }
+
+    #[tokio::test]
+    async fn a_start_whose_lease_ran_out_meanwhile_says_so_and_may_be_tried_again() {
+        for (slow, kind, code) in [(true, Transient, "timeout"), (false, Fatal, "unsuitable")] {
+            let writes = AtomicUsize::new(0);
+            let (server, _) = granting(move |path, asked| match path {
+                "/v3/lease/grant" => Some((200, json!({ "TTL": "1" }))),
+                "/v3/kv/txn" if !asked["compare"].is_null() => {
+                    // Each is done as if there were no keys: those of the first one are gone.
+                    if slow && writes.fetch_add(1, Ordering::Relaxed) == 0 {
+                        std::thread::sleep(Duration::from_millis(1100));
+                    }
+                    None
+                }
+                _ => None,
+            })
+            .await;
+            let start = unprepared(&server.url()).backend.prepare().await;
+            let error = start.expect_err("what was written is gone");
+            assert_eq!((error.kind, error.code), (kind, code), "{error}");
         }
     }
 
@@ -1306,8 +1468,10 @@ mod alone {
             json!({ "revision": revision }),
         )
         .await;
-        let hint = hearing.until("anything", |_| true).await;
-        assert_eq!(hint, Hint::Watching);
+        for expected in [Hint::Blind, Hint::Watching] {
+            let hint = hearing.until("anything", |_| true).await;
+            assert_eq!(hint, expected);
+        }
         assert!(near.release(&election, token).await);
         hearing.until("Free", |hint| hint == Hint::Free).await;
     }

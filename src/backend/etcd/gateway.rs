@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -14,6 +14,7 @@ use super::address::{Address, DEFAULT_PORT, Keys, Login};
 use super::failure::{self, LEASE_EXISTS, LEASE_GONE};
 use crate::backend::http::{Answer, Asked, Broken, Http, Lines};
 use crate::backend::{BackendError, BadStore, StoreOptions};
+use crate::locked::locked;
 
 /// A member that has lost the others says so, instead of showing what it last knew.
 const HAS_LEADER: &str = "grpc-metadata-hasleader";
@@ -76,6 +77,25 @@ pub(super) enum Condition {
     UnchangedSince(i64),
 }
 
+/// What came of deleting a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Deletion {
+    Done,
+    /// The condition does not hold. `asked_before`: perhaps because the request was sent twice, and its first
+    /// copy deleted the key.
+    Refused {
+        asked_before: bool,
+    },
+}
+
+/// The last token, as it is written.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LastToken {
+    pub number: u64,
+    /// What it hangs on. Zero: nothing, it stays for ever.
+    pub lease: i64,
+}
+
 impl Gateway {
     pub fn new(address: Address, options: &StoreOptions) -> Result<Self, BadStore> {
         let tls = address.tls.clone();
@@ -94,13 +114,13 @@ impl Gateway {
     /// Reads both keys at one moment.
     pub async fn read(&self, keys: &Keys) -> Result<Seen, BackendError> {
         let asked = json!({ "success": both(keys) });
-        let answer = self.call("/v3/kv/txn", &asked, false).await?;
+        let (answer, _) = self.call("/v3/kv/txn", &asked, false).await?;
         seen_in(&answer).map_err(|Nonsense| self.nonsense(&answer))
     }
 
     pub async fn read_key(&self, key: &str) -> Result<SeenKey, BackendError> {
         let asked = json!({ "key": BASE64.encode(key) });
-        let answer = self.call("/v3/kv/range", &asked, false).await?;
+        let (answer, _) = self.call("/v3/kv/range", &asked, false).await?;
         match (entry_of(&answer), raft_term(&answer)) {
             (Ok(entry), Some(raft_term)) => Ok(SeenKey { entry, raft_term }),
             _ => Err(self.nonsense(&answer)),
@@ -114,7 +134,7 @@ impl Gateway {
         seen: &Seen,
         lease_id: i64,
         record: &str,
-        token: Option<u64>,
+        token: Option<LastToken>,
     ) -> Result<Option<Seen>, BackendError> {
         let mut puts = vec![json!({ "request_put": {
             "key": BASE64.encode(&keys.lease),
@@ -124,7 +144,8 @@ impl Gateway {
         if let Some(token) = token {
             puts.push(json!({ "request_put": {
                 "key": BASE64.encode(&keys.token),
-                "value": BASE64.encode(token.to_string()),
+                "value": BASE64.encode(token.number.to_string()),
+                "lease": token.lease.to_string(),
             }}));
         }
         let asked = json!({
@@ -133,7 +154,7 @@ impl Gateway {
             "success": puts,
             "failure": both(keys),
         });
-        let answer = self.call("/v3/kv/txn", &asked, true).await?;
+        let (answer, _) = self.call("/v3/kv/txn", &asked, true).await?;
         if answer["succeeded"] == true {
             return Ok(None);
         }
@@ -141,8 +162,7 @@ impl Gateway {
         Ok(Some(met))
     }
 
-    /// Whether it was deleted.
-    pub async fn delete(&self, key: &str, condition: Condition) -> Result<bool, BackendError> {
+    pub async fn delete(&self, key: &str, condition: Condition) -> Result<Deletion, BackendError> {
         let compare = match condition {
             Condition::UnchangedSince(revision) => unchanged(key, revision),
             Condition::HangsOn(lease) => json!({
@@ -153,15 +173,19 @@ impl Gateway {
             "compare": [compare],
             "success": [{ "request_delete_range": { "key": BASE64.encode(key) } }],
         });
-        let answer = self.call("/v3/kv/txn", &asked, true).await?;
-        Ok(answer["succeeded"] == true)
+        let (answer, asked_before) = self.call("/v3/kv/txn", &asked, true).await?;
+        Ok(if answer["succeeded"] == true {
+            Deletion::Done
+        } else {
+            Deletion::Refused { asked_before }
+        })
     }
 
     /// Makes a lease of that number. The answer says for how many seconds. `None`: there is one already.
     pub async fn grant(&self, id: i64, seconds: u64) -> Result<Option<u64>, BackendError> {
         let asked = json!({ "ID": id.to_string(), "TTL": seconds.to_string() });
         match self.call("/v3/lease/grant", &asked, true).await {
-            Ok(answer) => match number(&answer["TTL"]) {
+            Ok((answer, _)) => match number(&answer["TTL"]) {
                 Some(granted @ 1..) => Ok(u64::try_from(granted).ok()),
                 _ => Err(self.nonsense(&answer)),
             },
@@ -172,7 +196,7 @@ impl Gateway {
 
     pub async fn keep_alive(&self, id: i64) -> Result<KeptAlive, BackendError> {
         let asked = json!({ "ID": id.to_string() });
-        let answer = self.call("/v3/lease/keepalive", &asked, true).await?;
+        let (answer, _) = self.call("/v3/lease/keepalive", &asked, true).await?;
         let result = &answer["result"];
         match (number(&result["TTL"]), raft_term(result)) {
             (Some(seconds), Some(raft_term)) => Ok(KeptAlive {
@@ -186,19 +210,19 @@ impl Gateway {
     /// For how many whole seconds a lease runs on. `None`: there is no such lease, or it is ending.
     pub async fn time_left(&self, id: i64) -> Result<Option<u64>, BackendError> {
         let asked = json!({ "ID": id.to_string() });
-        let answer = self.call("/v3/lease/timetolive", &asked, false).await?;
+        let (answer, _) = self.call("/v3/lease/timetolive", &asked, false).await?;
         match number(&answer["TTL"]) {
             Some(seconds) if raft_term(&answer).is_some() => Ok(u64::try_from(seconds).ok()),
             _ => Err(self.nonsense(&answer)),
         }
     }
 
-    /// Ends a lease, and all keys that hang on it.
-    pub async fn revoke(&self, id: i64) -> Result<(), BackendError> {
+    /// Ends a lease, and all keys that hang on it. `false`: there is none.
+    pub async fn revoke(&self, id: i64) -> Result<bool, BackendError> {
         let asked = json!({ "ID": id.to_string() });
         match self.call("/v3/lease/revoke", &asked, true).await {
-            Err(error) if error.code != LEASE_GONE => Err(error),
-            _ => Ok(()),
+            Err(error) if error.code == LEASE_GONE => Ok(false),
+            answer => answer.map(|_| true),
         }
     }
 
@@ -275,7 +299,13 @@ impl Gateway {
         )
     }
 
-    async fn call(&self, path: &str, body: &Value, writes: bool) -> Result<Value, BackendError> {
+    /// And whether etcd may have been asked before, by a copy that was not answered.
+    async fn call(
+        &self,
+        path: &str,
+        body: &Value,
+        writes: bool,
+    ) -> Result<(Value, bool), BackendError> {
         let body = body.to_string();
         let mut signed_in = false;
         loop {
@@ -286,7 +316,7 @@ impl Gateway {
                 self.forget_pass(&pass);
                 continue;
             }
-            return self.good(&answer, writes);
+            return Ok((self.good(&answer, writes)?, answer.asked_before));
         }
     }
 
@@ -380,7 +410,7 @@ impl Gateway {
     }
 
     fn locked_pass(&self) -> MutexGuard<'_, Pass> {
-        self.pass.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.pass)
     }
 
     // ---- failures ----

@@ -31,14 +31,14 @@ mod record;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use futures_util::future::{join, join_all};
 
 use self::address::{Address, Keys};
-use self::failure::BAD_RECORD;
-use self::gateway::{Condition, Entry, Gateway, KeptAlive, Seen, SeenKey};
+use self::failure::{BAD_RECORD, LEASE_GONE};
+use self::gateway::{Condition, Deletion, Entry, Gateway, KeptAlive, LastToken, Seen, SeenKey};
 use self::listener::Listener;
 use self::record::{Record, last_token};
 use super::{
@@ -65,7 +65,7 @@ pub struct EtcdStore {
     /// The terms that were won here.
     terms: Mutex<HashMap<ElectionName, Term>>,
     /// Leases that may exist and that nobody needs.
-    strays: Mutex<Vec<i64>>,
+    strays: Mutex<Vec<(i64, Arrival)>>,
     told_of_long_leases: AtomicBool,
 }
 
@@ -137,24 +137,13 @@ impl Backend for EtcdStore {
             owner: owner.clone(),
             token,
         };
-        let (lease, condition) = if let Some(term) = self.term(election, &leader) {
-            (term.lease, Condition::HangsOn(term.lease))
-        } else {
-            let Some(entry) = self.gateway.read_key(&keys.lease).await?.entry else {
-                return Ok(false);
-            };
-            if self.record(&entry, &keys.lease)?.leader != leader {
-                return Ok(false);
-            }
-            (entry.lease, Condition::UnchangedSince(entry.revision))
-        };
-        let released = self.gateway.delete(&keys.lease, condition).await?;
+        let lease = self.delete_record(election, &keys.lease, &leader).await?;
         self.forget_term(election, &leader);
-        if released {
-            self.stray(lease);
+        if let Some(lease) = lease {
+            self.stray(lease, Arrival::Sure);
             self.clear_away().await;
         }
-        Ok(released)
+        Ok(lease.is_some())
     }
 
     async fn peek(&self, election: &ElectionName) -> Result<Option<Leader>, BackendError> {
@@ -211,7 +200,7 @@ impl EtcdStore {
                 continue;
             }
             if let Some((_, old)) = before {
-                self.stray(old);
+                self.stray(old, Arrival::Sure);
             }
             let valid_for = Duration::from_secs(lease.granted);
             self.remember(attempt.election, leader, lease);
@@ -240,6 +229,37 @@ impl EtcdStore {
             leader: Some(leader),
             remaining: Some(remaining?),
         })
+    }
+
+    /// With the lease that it hung on. `None`: it is not that term's.
+    async fn delete_record(
+        &self,
+        election: &ElectionName,
+        key: &str,
+        leader: &Leader,
+    ) -> Result<Option<i64>, BackendError> {
+        let mut perhaps = None;
+        if let Some(Term { lease, .. }) = self.term(election, leader) {
+            match self.gateway.delete(key, Condition::HangsOn(lease)).await? {
+                Deletion::Done => return Ok(Some(lease)),
+                Deletion::Refused { asked_before } => perhaps = asked_before.then_some(lease),
+            }
+        }
+        // It may hang on another lease than is known here.
+        if let Some(entry) = self.gateway.read_key(key).await?.entry
+            && Record::read(&entry.value).is_some_and(|record| record.leader == *leader)
+        {
+            let unchanged = Condition::UnchangedSince(entry.revision);
+            match self.gateway.delete(key, unchanged).await? {
+                Deletion::Done => return Ok(Some(entry.lease)),
+                Deletion::Refused { asked_before } => perhaps = asked_before.then_some(entry.lease),
+            }
+        }
+        // A lease that lives without its record: the first copy of the request took that away.
+        match perhaps {
+            Some(lease) if self.gateway.time_left(lease).await?.is_some() => Ok(Some(lease)),
+            _ => Ok(None),
+        }
     }
 
     async fn renew(&self, attempt: &Attempt<'_>, token: Token) -> Result<Outcome, BackendError> {
@@ -328,16 +348,19 @@ impl EtcdStore {
                 return self.denied_by(record.leader, entry, &keys.lease).await;
             }
             let old = entry.lease;
-            let lease = match grant.take() {
+            let mut lease = match grant.take() {
                 Some(lease) => lease,
                 None => self.grant(attempt.duration).await?,
             };
+            // Without an answer, the record of a living term may hang on it. It is left to its end then.
+            lease.lease.gone = true;
             if let Some(now) = self.write(&keys, &seen, leader, &lease, None).await? {
+                lease.lease.gone = false;
                 grant = Some(lease);
                 seen = now;
                 continue;
             }
-            self.stray(old);
+            self.stray(old, Arrival::Sure);
             let valid_for = Duration::from_secs(lease.granted);
             self.remember(attempt.election, leader.clone(), lease);
             return Ok(Outcome::Held {
@@ -381,7 +404,10 @@ impl EtcdStore {
             seconds: lease.granted,
         };
         let written = record.written();
-        let token = token.map(Token::number);
+        let token = token.map(|token| LastToken {
+            number: token.number(),
+            lease: 0,
+        });
         let met = self
             .gateway
             .write(keys, seen, lease.id(), &written, token)
@@ -430,12 +456,14 @@ impl EtcdStore {
         let asked = seconds(duration);
         for _ in 0..ROUNDS {
             // Known before it exists: whatever becomes of the request, it can be cleared away.
-            let lease = Stray {
+            let mut lease = Stray {
                 store: self,
                 id: random_id(),
+                arrival: Arrival::Unsure,
                 gone: false,
             };
             if let Some(granted) = self.gateway.grant(lease.id, asked).await? {
+                lease.arrival = Arrival::Sure;
                 let grant = Grant {
                     lease,
                     asked,
@@ -462,23 +490,32 @@ impl EtcdStore {
         }
     }
 
-    fn stray(&self, lease: i64) {
+    fn stray(&self, lease: i64, arrival: Arrival) {
         if lease != 0 {
-            locked(&self.strays).push(lease);
+            locked(&self.strays).push((lease, arrival));
         }
     }
 
     /// Ends leases that nobody needs. Those that cannot be ended now end by themselves.
     async fn clear_away(&self) {
         let strays = std::mem::take(&mut *locked(&self.strays));
-        let ending = strays.into_iter().map(async |id| {
+        let ending = strays.into_iter().map(async |(id, arrival)| {
             let mut stray = Stray {
                 store: self,
                 id,
+                arrival,
                 gone: false,
             };
-            if let Err(error) = self.gateway.revoke(id).await {
-                tracing::debug!(store = %self.describe(), %error, "a lease is left to its end");
+            match self.gateway.revoke(id).await {
+                // Its grant may have been overtaken, so it is ended once more, the next time.
+                Ok(false) if arrival == Arrival::Unsure => {
+                    stray.arrival = Arrival::Sure;
+                    return;
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::debug!(store = %self.describe(), %error, "a lease is left to its end");
+                }
             }
             stray.gone = true;
         });
@@ -541,9 +578,37 @@ impl EtcdStore {
     /// All that an election does, on keys that none can have: no name begins with a space. They hang on a lease,
     /// so that they go in any case.
     async fn rehearse(&self) -> Result<(), BackendError> {
+        let began = Instant::now();
+        let lease = self.grant(SHORTEST_LEASE * 5).await?;
+        let seconds = lease.granted;
+        let rehearsed = self.rehearse_on(&lease).await;
+        drop(lease);
+        match rehearsed {
+            // Its keys went with their lease.
+            Err(error)
+                if matches!(error.code, UNSUITABLE | LEASE_GONE)
+                    && began.elapsed() >= Duration::from_secs(seconds) =>
+            {
+                Err(BackendError::transient(
+                    "timeout",
+                    format!(
+                        "{} took more than {seconds} s for a few requests, so what they found means nothing: {}",
+                        self.describe(),
+                        error.message
+                    ),
+                ))
+            }
+            Err(error) => Err(error),
+            Ok(()) => {
+                self.clear_away().await;
+                Ok(())
+            }
+        }
+    }
+
+    async fn rehearse_on(&self, lease: &Grant<'_>) -> Result<(), BackendError> {
         let name = format!(" {:016x}", random_id());
         let keys = self.gateway.address.keys(&name);
-        let lease = self.grant(SHORTEST_LEASE * 5).await?;
         let nothing = Seen {
             lease: None,
             token: None,
@@ -554,9 +619,13 @@ impl EtcdStore {
                 format!("{} {what}, so it cannot elect", self.describe()),
             ))
         };
+        let token = LastToken {
+            number: 1,
+            lease: lease.id(),
+        };
         let probe = |text: &'static str| {
             self.gateway
-                .write(&keys, &nothing, lease.id(), text, Some(1))
+                .write(&keys, &nothing, lease.id(), text, Some(token))
         };
         if probe("probe")
             .await?
@@ -586,8 +655,6 @@ impl EtcdStore {
         };
         let here = Condition::UnchangedSince(token.revision);
         self.gateway.delete(&keys.token, here).await?;
-        drop(lease);
-        self.clear_away().await;
         Ok(())
     }
 }
@@ -597,11 +664,21 @@ const NOBODY: Outcome = Outcome::Other {
     remaining: None,
 };
 
+/// Whether a lease exists, as far as is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Arrival {
+    /// It did at some time.
+    Sure,
+    /// Its grant has no answer yet, and may come behind a revocation.
+    Unsure,
+}
+
 /// A lease that nobody needs, unless it is a term's (or is gone) by the end.
 #[derive(Debug)]
 struct Stray<'a> {
     store: &'a EtcdStore,
     id: i64,
+    arrival: Arrival,
     gone: bool,
 }
 
@@ -629,7 +706,7 @@ impl Drop for Stray<'_> {
     /// Also if whoever asked was given up.
     fn drop(&mut self) {
         if !self.gone {
-            self.store.stray(self.id);
+            self.store.stray(self.id, self.arrival);
         }
     }
 }
