@@ -214,6 +214,14 @@ pub(super) fn meaning(trouble: &Trouble, place: &str, address: &Address, stage: 
                  ?ssl-mode=preferred"
             ),
         ),
+        Trouble::Uncommitted => (
+            unless_sent,
+            "store",
+            format!(
+                "{place} carried it out within a transaction that nobody here began, so it does not count: \
+                 something between here and the server, or its settings, changes autocommit or completion_type"
+            ),
+        ),
         Trouble::Login(why) => (
             Fatal,
             "refused",

@@ -3,7 +3,7 @@
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use futures_util::future::{Either, select};
@@ -18,6 +18,7 @@ use super::wire::{Answer, Connection, Login, Row, Trouble};
 use crate::backend::tls::{Tls, Verify};
 use crate::backend::{BackendError, StoreOptions};
 use crate::lease::FailureKind::{self, Ambiguous, Fatal, Transient};
+use crate::locked::locked;
 
 /// How many statements go on at a time.
 const MOST_CONNECTIONS: usize = 8;
@@ -32,6 +33,8 @@ pub(super) struct Link {
     pub address: Address,
     connect_timeout: Duration,
     request_timeout: Duration,
+    /// See [`StoreOptions::patience`].
+    patience: Duration,
     room: Semaphore,
     kept: Mutex<Kept>,
     /// Of the servers, the one that answered last.
@@ -51,6 +54,13 @@ struct Resting {
     connection: Connection,
     place: usize,
     since: Instant,
+}
+
+/// What a request brought.
+pub(super) struct Asked {
+    pub answers: Vec<Answer>,
+    /// Another copy of it may have been carried out before.
+    pub maybe_twice: bool,
 }
 
 /// A connection in use.
@@ -92,6 +102,7 @@ impl Link {
             address,
             connect_timeout: options.connect_timeout,
             request_timeout: options.request_timeout,
+            patience: options.patience,
             room: Semaphore::new(MOST_CONNECTIONS),
             kept: Mutex::default(),
             last: AtomicUsize::new(0),
@@ -109,12 +120,13 @@ impl Link {
     }
 
     /// Sends statements, all of which may be sent twice without harm: once more, on a connection of its own,
-    /// if the one that had rested turns out to be dead, or does not answer for half of the time. Whichever is
-    /// answered first counts.
-    pub async fn ask(&self, statements: &str, request: Request) -> Result<Vec<Answer>, Failure> {
+    /// if the one that had rested turns out to be dead, or does not answer for a while. Whichever is answered
+    /// first counts.
+    pub async fn ask(&self, statements: &str, request: Request) -> Result<Asked, Failure> {
         let until = request.until().unwrap_or_else(|| self.deadline());
         let left = until.saturating_duration_since(Instant::now());
-        let asked = timeout(left, self.ask_unbounded(statements, request, left / 2)).await;
+        let patience = self.patience.min(left / 2);
+        let asked = timeout(left, self.ask_unbounded(statements, request, patience)).await;
         asked.unwrap_or_else(|_| {
             Err(unnumbered(failure::no_answer(
                 &self.address.shown,
@@ -128,29 +140,35 @@ impl Link {
         statements: &str,
         request: Request,
         patience: Duration,
-    ) -> Result<Vec<Answer>, Failure> {
+    ) -> Result<Asked, Failure> {
+        let brought = |answers, maybe_twice| Asked {
+            answers,
+            maybe_twice,
+        };
         let _room = self.room.acquire().await.expect("never closed");
         let Some(rested) = self.take() else {
             let fresh = self.dial().await?;
-            return self
-                .ask_on(fresh, statements, request)
-                .await
-                .map_err(|(_, failure)| failure);
+            let asked = self.ask_on(fresh, statements, request).await;
+            return match asked {
+                Ok(answers) => Ok(brought(answers, false)),
+                Err((_, failure)) => Err(failure),
+            };
         };
         let era = rested.era;
         let mut first = pin!(self.ask_on(rested, statements, request));
         match timeout(patience, &mut first).await {
-            Ok(Ok(answers)) => Ok(answers),
+            Ok(Ok(answers)) => Ok(brought(answers, false)),
             Ok(Err((false, failure))) => Err(failure),
             Ok(Err((true, failure))) => {
                 self.end(era);
                 let again = self.ask_anew(statements, request).await;
-                again.map_err(|again| after(&failure, again))
+                let answers = again.map_err(|again| after(&failure, again))?;
+                Ok(brought(answers, true))
             }
             Err(_) => {
                 self.end(era);
                 let second = pin!(self.ask_anew(statements, request));
-                match select(first, second).await {
+                let answered = match select(first, second).await {
                     Either::Left((Ok(answers), _)) | Either::Right((Ok(answers), _)) => Ok(answers),
                     Either::Left((Err((_, failure)), second)) => {
                         second.await.map_err(|second| after(&failure, second))
@@ -158,7 +176,8 @@ impl Link {
                     Either::Right((Err(failure), first)) => {
                         first.await.map_err(|(_, first)| after(&failure, first))
                     }
-                }
+                };
+                Ok(brought(answered?, true))
             }
         }
     }
@@ -349,7 +368,7 @@ impl Link {
     }
 
     fn lock(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.kept)
     }
 }
 

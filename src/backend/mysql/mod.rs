@@ -88,6 +88,16 @@ struct State {
     record: Option<Record>,
 }
 
+/// What came of a write.
+struct Written {
+    /// How many rows it changed.
+    found: u64,
+    /// What is there afterwards.
+    state: State,
+    /// Another copy of it may have been carried out before.
+    maybe_twice: bool,
+}
+
 /// What that means.
 enum Meaning {
     /// With the record to take over, if there is one.
@@ -139,8 +149,12 @@ impl Backend for MysqlStore {
         token: Token,
     ) -> Result<bool, BackendError> {
         let release = statements::release(&self.table, election, owner, token);
-        match self.write(&release).await {
-            Ok(answers) => Ok(found(&answers) == 1),
+        let until = self.link.deadline();
+        match self.write_and_read(&release, election, until).await {
+            Ok(Written { found: 1, .. }) => Ok(true),
+            // The first copy did it, and its answer got lost.
+            Ok(written) => Ok(written.maybe_twice
+                && (written.state.record).is_some_and(|record| record.is_released(token))),
             Err(failure) if failure.number == Some(NO_TABLE) => Ok(false),
             Err(failure) => Err(failure.error),
         }
@@ -226,16 +240,18 @@ impl MysqlStore {
             };
             let answered = self.write_and_read(&write, election, until).await;
             state = match answered {
-                Ok((1, state)) => {
+                Ok(Written {
+                    found: 1, state, ..
+                }) => {
                     self.refuse_read_only(&state, Ambiguous)?;
                     return Ok(Outcome::Held {
                         token,
                         valid_for: attempt.duration,
                     });
                 }
-                Ok((_, state)) => {
+                Ok(unwritten) => {
                     *written = true;
-                    state
+                    unwritten.state
                 }
                 Err(failure) if failure.number == Some(DUPLICATE) => {
                     *written = true;
@@ -267,7 +283,7 @@ impl MysqlStore {
             duration: attempt.duration,
         };
         let renew = statements::renew(&self.table, &claim);
-        let (found, state) = self
+        let Written { found, state, .. } = self
             .write_and_read(&renew, attempt.election, self.link.deadline())
             .await?;
         // A user who may write all the same would go on leading where nobody else looks.
@@ -296,28 +312,32 @@ impl MysqlStore {
 
     async fn read(&self, election: &ElectionName) -> Result<State, Failure> {
         let read = statements::read(&self.table, election.as_str());
-        let answers = self.link.ask(&read, Request::Reads).await?;
-        self.state_in(&answers)
+        let asked = self.link.ask(&read, Request::Reads).await?;
+        self.state_in(&asked.answers)
     }
 
     /// What may be done late without harm.
     async fn write(&self, statements: &str) -> Result<Vec<Answer>, Failure> {
         let until = self.link.deadline();
-        self.link.ask(statements, Request::Writes { until }).await
+        let asked = self.link.ask(statements, Request::Writes { until }).await?;
+        Ok(asked.answers)
     }
 
-    /// One round trip. With the number of rows that were written, and what is there afterwards.
+    /// In one round trip.
     async fn write_and_read(
         &self,
         write: &str,
         election: &ElectionName,
         until: Instant,
-    ) -> Result<(u64, State), Failure> {
+    ) -> Result<Written, Failure> {
         let read = statements::read(&self.table, election.as_str());
         let both = format!("{write}; {read}");
-        let answers = self.link.ask(&both, Request::Writes { until }).await?;
-        let state = self.state_in(&answers)?;
-        Ok((found(&answers), state))
+        let asked = self.link.ask(&both, Request::Writes { until }).await?;
+        Ok(Written {
+            found: asked.answers.first().map_or(0, |answer| answer.found),
+            state: self.state_in(&asked.answers)?,
+            maybe_twice: asked.maybe_twice,
+        })
     }
 
     fn state_in(&self, answers: &[Answer]) -> Result<State, Failure> {
@@ -389,8 +409,8 @@ impl MysqlStore {
     async fn check_shape(&self) -> Result<bool, BackendError> {
         let table = &self.link.address.table;
         let shape = statements::shape(&table.database, &table.name);
-        let answers = self.link.ask(&shape, Request::Reads).await?;
-        let columns = answers
+        let asked = self.link.ask(&shape, Request::Reads).await?;
+        let columns = (asked.answers)
             .first()
             .map(|answer| &*answer.rows)
             .unwrap_or_default();
@@ -482,11 +502,6 @@ impl MysqlStore {
 
 fn another_table() -> &'static str {
     "If another program uses it, name another one with ?table=<name> behind the store's URL, and it is created"
-}
-
-/// How many rows the first statement wrote.
-fn found(answers: &[Answer]) -> u64 {
-    answers.first().map_or(0, |answer| answer.found)
 }
 
 /// `None`: the last one that there can be was used.

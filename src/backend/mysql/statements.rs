@@ -219,4 +219,9 @@ impl Record {
     pub fn is_of(&self, owner: &Owner) -> bool {
         self.nonce == owner.nonce && self.instance == owner.instance.as_str()
     }
+
+    /// Whether [`release`] has written it, of this term.
+    pub fn is_released(&self, token: Token) -> bool {
+        self.token == token.number() && self.instance.is_empty() && self.expires_at == 0
+    }
 }

@@ -52,7 +52,11 @@ mod can {
         NEEDED | LONG_PASSWORD | FOUND_ROWS | LONG_FLAG | TRANSACTIONS | CONNECT_ATTRS;
 }
 
-const MORE_RESULTS: u16 = 8;
+/// What an answer says of the session: `SERVER_STATUS_...` of the protocol.
+mod status {
+    pub const IN_TRANSACTION: u16 = 1;
+    pub const MORE_RESULTS: u16 = 8;
+}
 
 /// Why there is no answer.
 #[derive(Debug)]
@@ -65,6 +69,8 @@ pub(super) enum Trouble {
     Untrusted(String),
     /// It is to be encrypted, and the server does not offer that.
     PlainOnly,
+    /// Everything was carried out, and is not committed: a transaction is open that nobody here began.
+    Uncommitted,
     /// Something that no server says.
     Nonsense(&'static str),
     /// A way to log in that is not known here, or not used like this.
@@ -272,6 +278,8 @@ impl Connection {
         if privacy != Privacy::None {
             return self.write(&secret).await;
         }
+        // The key is that of whoever answers. Where nobody has to prove who he is, an encryption that anybody may
+        // offer would be no better: only a certificate that is verified is.
         self.write(&[0x02]).await?;
         let packet = self.read().await?;
         let key = match &*packet {
@@ -313,8 +321,12 @@ impl Connection {
         loop {
             let (answer, status) = self.read_answer().await?;
             answers.push(answer);
-            if status & MORE_RESULTS == 0 {
-                return Ok(());
+            if status & status::MORE_RESULTS == 0 {
+                // Each of our requests ends what it began.
+                return match status & status::IN_TRANSACTION {
+                    0 => Ok(()),
+                    _ => Err(Trouble::Uncommitted),
+                };
             }
         }
     }
@@ -839,6 +851,25 @@ mod tests {
         let (done, trouble) = answered(&bytes).await.expect_err("the third");
         assert_eq!(done, 2);
         assert!(matches!(trouble, Trouble::Said { number: 1213, .. }));
+    }
+
+    #[tokio::test]
+    async fn what_is_not_committed_was_not_done() {
+        let (written, open): (&[u8], &[u8]) = (&[0, 1, 0, 10, 0, 0, 0], &[0, 1, 0, 3, 0, 0, 0]);
+        let found: [&[u8]; 4] = [&[1], b"column", &[0xfe, 0, 0, 2, 0], &[0xfe, 0, 0, 3, 0]];
+        for payloads in [
+            vec![open],
+            vec![written, open],
+            [&[written], &found[..]].concat(),
+        ] {
+            let answer = answered(&packets(&payloads)).await;
+            let (_, trouble) = answer.expect_err("nothing counts");
+            assert!(matches!(trouble, Trouble::Uncommitted), "{trouble:?}");
+        }
+        // In the middle of a request of ours there may be one.
+        let within: &[u8] = &[0, 1, 0, 11, 0, 0, 0];
+        let answers = answered(&packets(&[within, FINE])).await;
+        assert_eq!(answers.expect("answers").len(), 2);
     }
 
     #[tokio::test]

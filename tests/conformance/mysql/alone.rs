@@ -15,7 +15,7 @@ use whenleader::lease::Outcome;
 
 use super::TABLE;
 use super::database::{Database, is_mysql, kind, sql};
-use crate::suite::{Client, LONG, denied, held, leading, name, open, owner};
+use crate::suite::{Client, LONG, denied, held, leading, name, open, open_with, owner};
 use crate::support::{Proxy, Server, Trouble, eventually};
 
 /// Starts a test with a database of its own.
@@ -63,7 +63,7 @@ fn with_parameter(url: &str, parameter: &str) -> String {
     format!("{url}?{parameter}")
 }
 
-/// Counts what goes to the server. Every request is sent at once.
+/// Counts what goes to the server, and may change it on the way. Every request is sent at once.
 struct Counter {
     port: u16,
     count: Arc<AtomicUsize>,
@@ -72,6 +72,10 @@ struct Counter {
 
 impl Counter {
     async fn to(target: u16) -> Self {
+        Self::changing(target, |_| {}).await
+    }
+
+    async fn changing(target: u16, change: fn(&mut Vec<u8>)) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let count = Arc::<AtomicUsize>::default();
@@ -86,7 +90,9 @@ impl Counter {
                     let mut buffer = vec![0; 1 << 16];
                     while let Ok(length @ 1..) = asks.read(&mut buffer).await {
                         counting.fetch_add(1, Ordering::SeqCst);
-                        asked.write_all(&buffer[..length]).await.unwrap();
+                        let mut request = buffer[..length].to_vec();
+                        change(&mut request);
+                        asked.write_all(&request).await.unwrap();
                     }
                 });
                 tokio::spawn(async move { tokio::io::copy(&mut answered, &mut answers).await });
@@ -250,6 +256,72 @@ async fn a_half_open_connection_costs_half_of_an_attempt_and_no_later_one() {
         "{:?}",
         start.elapsed()
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_without_an_answer_is_replaced_after_the_patience_of_the_shortest_attempt() {
+    let database = database!(a_connection_without_an_answer_is_replaced);
+    let proxy = Proxy::to(database.server.port).await;
+    let mut options = StoreOptions::new(".");
+    options.request_timeout = Duration::from_secs(30);
+    options.connect_timeout = Duration::from_secs(30);
+    options.patience = Duration::from_millis(500);
+    let backend = open_with(&database.url_to(proxy.port), &options);
+    let client = Client::of(backend, "a").await;
+    let election = name("leader");
+    let token = client.win(&election, LONG).await;
+    proxy.freeze();
+    let begun = Instant::now();
+    assert_eq!(held(client.renew(&election, LONG, token).await), token);
+    assert!(begun.elapsed() < Duration::from_secs(10));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_that_was_sent_twice_was_done() {
+    let database = database!(a_release_that_was_sent_twice_was_done);
+    let proxy = Proxy::to(database.server.port).await;
+    let url = with_parameter(&database.url_to(proxy.port), "ssl-mode=disabled");
+    let client = Client::new(&url, "a").await;
+    let election = name("leader");
+    for cut in [true, false] {
+        let token = client.win(&election, LONG).await;
+        // The first copy comes through, and its answer never does.
+        proxy.set(Trouble::HoldAnswers);
+        let thaw = async {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            if cut {
+                proxy.cut();
+            } else {
+                proxy.freeze();
+            }
+            proxy.set(Trouble::None);
+        };
+        let (released, ()) = tokio::join!(client.release(&election, token), thaw);
+        assert!(released, "{cut}");
+        assert!(!client.release(&election, token).await, "{cut}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_done_within_somebody_elses_transaction_does_not_count() {
+    let database = database!(what_is_done_within_somebody_elses_transaction);
+    let near = Client::new(&database.url(), "near").await;
+    // Something between here and the server that keeps transactions open.
+    let meddler = Counter::changing(database.server.port, |request| {
+        let (on, off) = (b"autocommit = 1", b"autocommit = 0");
+        let at = request.windows(on.len()).position(|part| part == on);
+        if let Some(at) = at {
+            request[at..at + off.len()].copy_from_slice(off);
+        }
+    })
+    .await;
+    let url = with_parameter(&database.url_to(meddler.port), "ssl-mode=disabled");
+    let far = client(&url, "far");
+    let attempt = far.attempt(&name("leader"), LONG, None).await;
+    let error = attempt.expect_err("nobody else sees it");
+    assert_ne!(error.kind, Fatal, "{error}");
+    assert!(error.message.contains("autocommit"), "{error}");
+    assert_eq!(near.leader(&name("leader")).await, None);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
