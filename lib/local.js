@@ -60,8 +60,11 @@ class LocalElection {
   #name;
   #dispatch;
   #info;
-  /** Of the present term, or of the last one. */
-  #token = 1;
+  /**
+   * Of the present term, or of the last one. In microseconds, as on every store: whoever writes tokens down sees
+   * them grow also over a restart, and when a store is chosen later.
+   */
+  #token = Date.now() * 1_000;
   #leads = true;
   /** What waits for the end of the last term's callbacks. @type {(() => void) | null} */
   #onSettled = null;
