@@ -36,6 +36,11 @@ pub(super) enum Verify {
 }
 
 impl Tls {
+    /// Whether it looks at more, or shows more, than a connection does of itself.
+    pub fn names_files(&self) -> bool {
+        self.ca.is_some() || self.client.is_some()
+    }
+
     /// Reads the certificates anew: they are replaced while processes run. `Err`: what is wrong with them.
     pub async fn client_config(&self) -> Result<ClientConfig, String> {
         let tls = self.clone();

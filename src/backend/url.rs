@@ -4,6 +4,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use super::tls::{Tls, Verify};
 use super::{BadStore, percent_decoded};
 
 /// A URL, taken apart and percent-decoded.
@@ -37,7 +38,7 @@ impl StoreUrl {
         };
         if rest.contains('#') {
             return Err(BadStore::url(
-                "hold no #: in a password it is written %23 (encodeURIComponent does it)",
+                "hold no #: percent-encode it in a password, as %23 (encodeURIComponent does it)",
             ));
         }
         let (authority, behind) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
@@ -88,6 +89,61 @@ impl StoreUrl {
     /// A file that a parameter names.
     pub fn take_path(&mut self, name: &str, base_dir: &Path) -> Option<PathBuf> {
         self.take(name).map(|path| base_dir.join(path))
+    }
+
+    /// The files that `?ca`, `?cert` and `?key` name. Who must be believed is the store's to say.
+    pub fn take_tls(&mut self, base_dir: &Path) -> Result<Tls, BadStore> {
+        self.take_tls_named(&["ca"], &["cert"], &["key"], base_dir)
+    }
+
+    /// As `take_tls`, for stores whose clients have several words for them. The first one is shown.
+    pub fn take_tls_named(
+        &mut self,
+        ca: &[&str],
+        cert: &[&str],
+        key: &[&str],
+        base_dir: &Path,
+    ) -> Result<Tls, BadStore> {
+        let mut take = |names: &[&str]| {
+            let taken = names.iter().map(|name| self.take_path(name, base_dir));
+            // All are known, whichever counts.
+            taken.fold(None, Option::or)
+        };
+        let (ca, files) = (take(ca), (take(cert), take(key)));
+        let client = match files {
+            (Some(cert), Some(key)) => Some((cert, key)),
+            (None, None) => None,
+            _ => {
+                return Err(BadStore::url(format!(
+                    "have ?{} and ?{} together: a certificate, and the key that it is for",
+                    cert[0], key[0]
+                )));
+            }
+        };
+        Ok(Tls {
+            verify: Verify::Full,
+            ca,
+            client,
+        })
+    }
+
+    /// As `take_tls`, for stores whose scheme says whether connections are encrypted: by one of these they are.
+    pub fn take_tls_by_scheme(
+        &mut self,
+        encrypted: &[&str],
+        base_dir: &Path,
+    ) -> Result<Option<Tls>, BadStore> {
+        let tls = self.take_tls(base_dir)?;
+        if encrypted.contains(&&*self.scheme) {
+            return Ok(Some(tls));
+        }
+        if tls.names_files() {
+            let scheme = encrypted[0];
+            return Err(BadStore::url(format!(
+                "begin with {scheme}:// if it has ?ca, ?cert or ?key"
+            )));
+        }
+        Ok(None)
     }
 
     /// To be asked when all known parameters were taken; `known` lists them for the error.
@@ -240,6 +296,36 @@ mod tests {
         }
         assert!(parse("pg://u:pa#ss@h").unwrap_err().contains("%23"));
         assert!(parse("pg://u:100%@h").unwrap_err().contains("%25"));
+    }
+
+    #[test]
+    fn certificates_are_named_by_what_people_call_them_and_only_where_they_are_looked_at() {
+        let dir = Path::new("/b");
+        let tls = parse("x://h?ca=ca.pem&cert=c.pem&key=/k.pem").unwrap();
+        let tls = { tls }.take_tls(dir).unwrap();
+        assert!(tls.names_files());
+        assert_eq!(tls.ca, Some("/b/ca.pem".into()));
+        let client = Some(("/b/c.pem".into(), "/k.pem".into()));
+        assert_eq!((tls.client, tls.verify), (client, Verify::Full));
+        let mut other = parse("x://h?sslcert=c&sslkey=k&ssl-ca=y&ca=x").unwrap();
+        let (ca, cert, key) = (["ca", "ssl-ca"], ["cert", "sslcert"], ["key", "sslkey"]);
+        let named = other.take_tls_named(&ca, &cert, &key, dir).unwrap();
+        assert_eq!(named.ca, Some("/b/x".into()));
+        assert_eq!(named.client, Some(("/b/c".into(), "/b/k".into())));
+        other.refuse_others(&[]).unwrap();
+
+        let by_scheme = |url| {
+            let tls = parse(url)?.take_tls_by_scheme(&["xs", "ys"], dir);
+            tls.map(|tls| tls.is_some()).map_err(|bad| bad.rule)
+        };
+        assert_eq!(by_scheme("x://h"), Ok(false));
+        assert_eq!(by_scheme("ys://h"), Ok(true));
+        assert_eq!(by_scheme("xs://h?ca=x"), Ok(true));
+        assert!(by_scheme("x://h?ca=x").unwrap_err().contains("xs://"));
+        assert!(by_scheme("x://h?cert=x&key=y").is_err());
+        for half in ["xs://h?cert=x", "xs://h?key=x"] {
+            assert!(by_scheme(half).unwrap_err().contains("?cert and ?key"));
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::backend::BadStore;
-use crate::backend::tls::{Tls, Verify};
+use crate::backend::tls::Tls;
 use crate::backend::url::{Host, StoreUrl};
 
 pub(super) const DEFAULT_PORT: u16 = 2379;
@@ -35,13 +35,8 @@ pub(super) struct Keys {
 impl Address {
     pub fn parse(url: &str, base_dir: &Path) -> Result<Self, BadStore> {
         let mut url = StoreUrl::parse(url, EXAMPLE)?;
-        let encrypted = url.scheme == "etcds";
         let prefix = url.take("prefix").unwrap_or_default();
-        let ca = url.take_path("ca", base_dir);
-        let (cert, key) = (
-            url.take_path("cert", base_dir),
-            url.take_path("key", base_dir),
-        );
+        let tls = url.take_tls_by_scheme(&["etcds"], base_dir)?;
         url.refuse_others(&["prefix", "ca", "cert", "key"])?;
         if url.hosts.is_empty() {
             return Err(BadStore::url(format!("name a host: {EXAMPLE}")));
@@ -51,16 +46,6 @@ impl Address {
                 "have no path: {EXAMPLE}; keys begin with what ?prefix=<text> says"
             )));
         }
-        if !encrypted && (ca.is_some() || cert.is_some() || key.is_some()) {
-            return Err(BadStore::url(
-                "begin with etcds:// if it has ?ca, ?cert or ?key",
-            ));
-        }
-        let client = match (cert, key) {
-            (Some(cert), Some(key)) => Some((cert, key)),
-            (None, None) => None,
-            _ => return Err(BadStore::url("have ?cert and ?key together")),
-        };
         let login = match (url.user.take(), url.password.take()) {
             (Some(user), Some(password)) => Some(Login { user, password }),
             (None, None) => None,
@@ -77,11 +62,7 @@ impl Address {
             shown = format!("{shown}?prefix={prefix}");
         }
         Ok(Self {
-            tls: encrypted.then_some(Tls {
-                verify: Verify::Full,
-                ca,
-                client,
-            }),
+            tls,
             hosts: url.hosts,
             login,
             prefix,

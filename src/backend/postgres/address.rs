@@ -309,22 +309,18 @@ fn places(url: &mut StoreUrl) -> Result<Vec<Place>, BadStore> {
 fn encryption(url: &mut StoreUrl, base_dir: &Path) -> Result<Encryption, BadStore> {
     const MODES: &str =
         "have an ?sslmode of disable, prefer, require, verify-ca, verify-full or no-verify";
-    let mut file = |long: &str, short: &str| {
-        let (long, short) = (
-            url.take_path(long, base_dir),
-            url.take_path(short, base_dir),
-        );
-        long.or(short)
-    };
+    let tls = url.take_tls_named(
+        &["sslrootcert", "ca"],
+        &["sslcert", "cert"],
+        &["sslkey", "key"],
+        base_dir,
+    )?;
     // libpq's word for the public authorities.
     let system = base_dir.join("system");
-    let ca = file("sslrootcert", "ca");
-    let public = ca.as_ref() == Some(&system);
-    let ca = ca.filter(|ca| *ca != system);
-    let client = match (file("sslcert", "cert"), file("sslkey", "key")) {
-        (Some(certificate), Some(key)) => Some((certificate, key)),
-        (None, None) => None,
-        _ => return Err(BadStore::url("have ?sslcert and ?sslkey together")),
+    let public = tls.ca.as_ref() == Some(&system);
+    let tls = Tls {
+        ca: tls.ca.filter(|ca| *ca != system),
+        ..tls
     };
     // node-postgres' own word.
     let ssl = match url.take("ssl").as_deref() {
@@ -339,7 +335,7 @@ fn encryption(url: &mut StoreUrl, base_dir: &Path) -> Result<Encryption, BadStor
         "disable" => (SslMode::Disable, Verify::Nothing),
         "prefer" if public => (SslMode::Require, Verify::Full),
         "prefer" => (SslMode::Prefer, Verify::Nothing),
-        "require" if ca.is_some() => (SslMode::Require, Verify::Chain),
+        "require" if tls.ca.is_some() => (SslMode::Require, Verify::Chain),
         "require" | "no-verify" => (SslMode::Require, Verify::Nothing),
         "verify-ca" => (SslMode::Require, Verify::Chain),
         "verify-full" => (SslMode::Require, Verify::Full),
@@ -350,14 +346,14 @@ fn encryption(url: &mut StoreUrl, base_dir: &Path) -> Result<Encryption, BadStor
             "have ?sslmode=verify-full if it has ?sslrootcert=system: public authorities certify everybody",
         ));
     }
-    if mode == SslMode::Disable && (ca.is_some() || client.is_some()) {
+    if mode == SslMode::Disable && tls.names_files() {
         return Err(BadStore::url(
             "not disable TLS if it has ?sslrootcert, ?sslcert or ?sslkey",
         ));
     }
     Ok(Encryption {
         mode,
-        tls: Tls { verify, ca, client },
+        tls: Tls { verify, ..tls },
     })
 }
 
