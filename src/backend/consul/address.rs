@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::backend::blocking::read_text;
-use crate::backend::tls::{Tls, Verify};
+use crate::backend::tls::Tls;
 use crate::backend::url::{Host, StoreUrl};
 use crate::backend::{BadStore, escaped};
 
@@ -44,7 +44,6 @@ impl Address {
                 "have no path: {EXAMPLE}; keys begin with what ?prefix=<text> says"
             )));
         }
-        let encrypted = url.scheme == "consuls";
         let prefix = url.take("prefix").unwrap_or_else(|| "whenleader/".into());
         // What would be cleaned from a path.
         let is_folder = |part: &str| !matches!(part, "." | "..");
@@ -67,22 +66,8 @@ impl Address {
             ));
         }
         let file = url.take_path("token_file", base_dir);
-        let ca = url.take_path("ca", base_dir);
-        let (cert, key) = (
-            url.take_path("cert", base_dir),
-            url.take_path("key", base_dir),
-        );
+        let tls = url.take_tls_by_scheme(&["consuls"], base_dir)?;
         url.refuse_others(&["prefix", "dc", "token_file", "ca", "cert", "key"])?;
-        if !encrypted && (ca.is_some() || cert.is_some() || key.is_some()) {
-            return Err(BadStore::url(
-                "begin with consuls:// if it has ?ca, ?cert or ?key",
-            ));
-        }
-        let client = match (cert, key) {
-            (Some(cert), Some(key)) => Some((cert, key)),
-            (None, None) => None,
-            _ => return Err(BadStore::url("have ?cert and ?key together")),
-        };
         let token = match (url.user.take(), url.password.take(), file) {
             (None, None, None) => Shown::Nothing,
             (None, Some(token), None) | (Some(token), None, None) => Shown::Token(token),
@@ -103,18 +88,14 @@ impl Address {
         {
             return Err(BadStore::url("have a token of plain letters"));
         }
-        let default_port = if encrypted { TLS_PORT } else { PORT };
+        let default_port = if tls.is_some() { TLS_PORT } else { PORT };
         let scheme = &url.scheme;
         let mut shown = format!("{scheme}://{}", url.shown_hosts(default_port));
         if let Some(datacenter) = &datacenter {
             shown = format!("{shown}?dc={datacenter}");
         }
         Ok(Self {
-            tls: encrypted.then_some(Tls {
-                verify: Verify::Full,
-                ca,
-                client,
-            }),
+            tls,
             hosts: url.hosts,
             default_port,
             token,

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::connection;
 use super::nkey;
 use crate::backend::BadStore;
-use crate::backend::tls::{Tls, Verify};
+use crate::backend::tls::Tls;
 use crate::backend::url::{Host, StoreUrl};
 
 const EXAMPLE: &str = "nats://[<user>:<password>@]<host>[:<port>]";
@@ -83,15 +83,7 @@ impl Address {
         };
         let credentials = url.take_path("creds", base_dir);
         let seed = url.take_path("nkey", base_dir);
-        let ca = url.take_path("ca", base_dir);
-        let client = match (
-            url.take_path("cert", base_dir),
-            url.take_path("key", base_dir),
-        ) {
-            (Some(cert), Some(key)) => Some((cert, key)),
-            (None, None) => None,
-            _ => return Err(BadStore::url("have ?cert and ?key together")),
-        };
+        let tls = url.take_tls(base_dir)?;
         url.refuse_others(PARAMETERS)?;
         let who = match (url.user.take(), url.password.take(), credentials, seed) {
             (None, None, None, None) => Who::Anybody,
@@ -116,16 +108,12 @@ impl Address {
             url.shown_hosts(DEFAULT_PORT)
         );
         // Certificates mean that it is to be encrypted.
-        let wants_tls = url.scheme == "tls" || tls_first || ca.is_some() || client.is_some();
+        let wants_tls = url.scheme == "tls" || tls_first || tls.names_files();
         Ok(Self {
             hosts: url.hosts,
             wants_tls,
             tls_first,
-            tls: Tls {
-                verify: Verify::Full,
-                ca,
-                client,
-            },
+            tls,
             who,
             bucket,
             replicas,
