@@ -19,6 +19,7 @@ mod observed;
 pub mod own;
 pub mod postgres;
 pub mod redis;
+mod stream;
 mod tls;
 mod url;
 mod watchers;

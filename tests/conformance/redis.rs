@@ -62,7 +62,7 @@ mod alone {
     use whenleader::lease::{Hint, Outcome};
 
     use super::key;
-    use crate::suite::{Client, LONG, SHORT, denied, held, leading, name, open, owner};
+    use crate::suite::{Client, LONG, SHORT, denied, held, leading, name, open, open_with, owner};
     use crate::support::{Kind, Proxy, Redis, Scripted, Trouble, eventually};
 
     /// Runs a test once with each server.
@@ -86,6 +86,9 @@ mod alone {
         an_attempt_that_was_given_up_mixes_up_no_later_answer
         a_dead_connection_is_not_used_again_after_its_attempt_was_given_up
         a_connection_that_died_idle_is_replaced_within_the_attempt
+        a_connection_without_an_answer_is_replaced_after_the_patience_of_the_shortest_attempt
+        a_campaign_whose_answer_is_late_is_not_sent_again
+        a_release_that_was_sent_twice_was_done
         a_store_that_is_gone_is_unreachable_and_a_new_one_knows_no_leader
         a_replica_refuses_writes_and_is_never_taken_for_a_leader
         a_server_that_is_loading_is_waited_for
@@ -236,6 +239,93 @@ mod alone {
             held(client.renew(&name("leader"), LONG, token).await),
             token
         );
+    }
+
+    const PATIENCE: Duration = Duration::from_millis(500);
+
+    /// Waits for long, and not for long on one connection.
+    async fn patient(proxy: &Proxy) -> Client {
+        let mut options = StoreOptions::new(".");
+        options.request_timeout = Duration::from_secs(30);
+        options.connect_timeout = Duration::from_secs(30);
+        options.patience = PATIENCE;
+        Client::of(open_with(&proxy.url(), &options), "patient").await
+    }
+
+    async fn a_connection_without_an_answer_is_replaced_after_the_patience_of_the_shortest_attempt(
+        kind: Kind,
+        test: &str,
+    ) {
+        let Some(server) = Redis::start(test, kind, &[]) else {
+            return;
+        };
+        let proxy = Proxy::to(server.port).await;
+        let client = patient(&proxy).await;
+        let election = name("leader");
+        let token = client.win(&election, LONG).await;
+        let begun = Instant::now();
+        for number in 1..=3 {
+            let before = proxy.connections();
+            // Long enough not to be taken for one that has just answered.
+            tokio::time::sleep(PATIENCE * 2).await;
+            proxy.freeze();
+            match number {
+                1 => assert_eq!(held(client.renew(&election, LONG, token).await), token),
+                2 => drop(client.win(&name("another"), LONG).await),
+                _ => assert_eq!(
+                    client.leader(&election).await,
+                    Some(leading(&client, token))
+                ),
+            }
+            assert_eq!(proxy.connections(), before + 1, "{number}");
+        }
+        assert!(begun.elapsed() < Duration::from_secs(20));
+    }
+
+    /// A copy that came behind the answer to the other one would begin a term of which nobody knows.
+    async fn a_campaign_whose_answer_is_late_is_not_sent_again(kind: Kind, test: &str) {
+        let Some(server) = Redis::start(test, kind, &[]) else {
+            return;
+        };
+        let proxy = Proxy::to(server.port).await;
+        let client = patient(&proxy).await;
+        let election = name("leader");
+        let token = client.win(&election, LONG).await;
+        assert!(client.release(&election, token).await);
+        let connections = proxy.connections();
+        proxy.set(Trouble::Delay(PATIENCE * 3));
+        let token = client.win(&election, LONG).await;
+        proxy.set(Trouble::None);
+        assert_eq!(proxy.connections(), connections);
+        assert_eq!(held(client.renew(&election, LONG, token).await), token);
+    }
+
+    async fn a_release_that_was_sent_twice_was_done(kind: Kind, test: &str) {
+        let Some(server) = Redis::start(test, kind, &[]) else {
+            return;
+        };
+        let proxy = Proxy::to(server.port).await;
+        let client = patient(&proxy).await;
+        let election = name("leader");
+        for cut in [true, false] {
+            let token = client.win(&election, LONG).await;
+            // The script is known: the first copy comes through, and its answer never does.
+            let other = client.win(&name("other"), LONG).await;
+            assert!(client.release(&name("other"), other).await);
+            proxy.set(Trouble::HoldAnswers);
+            let thaw = async {
+                tokio::time::sleep(PATIENCE / 2).await;
+                if cut {
+                    proxy.cut();
+                } else {
+                    proxy.freeze();
+                }
+                proxy.set(Trouble::None);
+            };
+            let (released, ()) = tokio::join!(client.release(&election, token), thaw);
+            assert!(released, "{cut}");
+            assert!(!client.release(&election, token).await, "{cut}");
+        }
     }
 
     async fn a_store_that_is_gone_is_unreachable_and_a_new_one_knows_no_leader(

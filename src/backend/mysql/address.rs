@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::backend::BadStore;
+use crate::backend::stream::Place;
 use crate::backend::tls::{Tls, Verify};
-use crate::backend::url::{Host, StoreUrl};
+use crate::backend::url::StoreUrl;
 
 pub(super) const EXAMPLE: &str = "mysql://<user>:<password>@<host>[:<port>]/<database>";
 
@@ -67,12 +68,6 @@ pub(super) struct Address {
     pub shown: String,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Place {
-    Tcp(Host),
-    Socket(PathBuf),
-}
-
 /// In MySQL's words: `disabled`, `preferred`, and the others.
 #[derive(Debug)]
 pub(super) enum Encryption {
@@ -93,15 +88,6 @@ impl Table {
     /// As it stands in a statement.
     pub fn quoted(&self) -> String {
         format!("`{}`.`{}`", self.database, self.name)
-    }
-}
-
-impl Place {
-    pub fn shown(&self) -> String {
-        match self {
-            Self::Socket(path) => path.display().to_string(),
-            Self::Tcp(host) => host.with_port(DEFAULT_PORT),
-        }
     }
 }
 
@@ -126,7 +112,8 @@ impl Address {
         {
             return Err(BadStore::url("hold no %00"));
         }
-        let hosts: Vec<_> = places.iter().map(Place::shown).collect();
+        let hosts = places.iter().map(|place| place.shown(DEFAULT_PORT));
+        let hosts: Vec<_> = hosts.collect();
         let mut shown = format!("{}://{}/{database}", url.scheme, hosts.join(","));
         if table.database != database {
             shown = format!("{shown}?table={}.{}", table.database, table.name);
@@ -227,39 +214,24 @@ fn encryption(
     base_dir: &Path,
     places: &[Place],
 ) -> Result<Encryption, BadStore> {
-    let mut take_file = |names: [&str; 3]| {
-        let mut found = None;
-        for name in names {
-            found = found.or(url.take_path(name, base_dir));
-        }
-        found
-    };
-    let ca = take_file(["ca", "ssl-ca", "sslrootcert"]);
-    let cert = take_file(["cert", "ssl-cert", "sslcert"]);
-    let key = take_file(["key", "ssl-key", "sslkey"]);
-    let client = match (cert, key) {
-        (None, None) => None,
-        (Some(cert), Some(key)) => Some((cert, key)),
-        _ => {
-            return Err(BadStore::url(
-                "have ?cert and ?key together: a certificate, and the key that it is for",
-            ));
-        }
-    };
-    let mode = match (mode(url)?, &ca, &client) {
-        (None, None, None) => Mode::Preferred,
+    let tls = url.take_tls_named(
+        &["ca", "ssl-ca", "sslrootcert"],
+        &["cert", "ssl-cert", "sslcert"],
+        &["key", "ssl-key", "sslkey"],
+        base_dir,
+    )?;
+    let mode = match mode(url)? {
+        None if !tls.names_files() => Mode::Preferred,
         // Whoever names an authority wants to know who answers.
-        (None, _, _) => Mode::VerifyIdentity,
-        (Some(Mode::Required), Some(_), _) => Mode::VerifyCa,
-        (Some(Mode::Disabled | Mode::Preferred), ca, client)
-            if ca.is_some() || client.is_some() =>
-        {
+        None => Mode::VerifyIdentity,
+        Some(Mode::Required) if tls.ca.is_some() => Mode::VerifyCa,
+        Some(Mode::Disabled | Mode::Preferred) if tls.names_files() => {
             return Err(BadStore::url(
                 "have ?ca, ?cert and ?key with ?ssl-mode=verify_identity, verify_ca or required: disabled and \
                  preferred look at no certificate",
             ));
         }
-        (Some(mode), _, _) => mode,
+        Some(mode) => mode,
     };
     // Beside hosts it is never encrypted, and they are as they are told to be.
     if places.iter().all(|place| matches!(place, Place::Socket(_))) {
@@ -277,7 +249,7 @@ fn encryption(
         Mode::VerifyCa => Verify::Chain,
         Mode::VerifyIdentity => Verify::Full,
     };
-    Ok(Encryption::Always(Tls { verify, ca, client }))
+    Ok(Encryption::Always(Tls { verify, ..tls }))
 }
 
 /// In the words of MySQL, of `libpq`, of Prisma and of mysql2.
@@ -341,6 +313,7 @@ impl std::fmt::Debug for Address {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::url::Host;
 
     fn parse(url: &str) -> Result<Address, String> {
         Address::parse(url, Path::new("/base")).map_err(|bad| bad.rule)

@@ -11,10 +11,11 @@ use rustls::ClientConfig;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use super::address::{Address, Encryption, Place};
+use super::address::{Address, DEFAULT_PORT, Encryption};
 use super::failure::{self, Failure, READ_ONLY, Stage, meaning, unnumbered};
 use super::statements;
 use super::wire::{Answer, Connection, Login, Row, Trouble};
+use crate::backend::stream::Place;
 use crate::backend::tls::{Tls, Verify};
 use crate::backend::{BackendError, StoreOptions};
 use crate::lease::FailureKind::{self, Ambiguous, Fatal, Transient};
@@ -195,7 +196,7 @@ impl Link {
         statements: &str,
         request: Request,
     ) -> Result<Vec<Answer>, (bool, Failure)> {
-        let place = self.address.places[used.place].shown();
+        let place = self.address.places[used.place].shown(DEFAULT_PORT);
         let until = request.until().unwrap_or_else(|| self.deadline());
         let left = until.saturating_duration_since(Instant::now());
         if left < LEAST_TIME {
@@ -300,8 +301,11 @@ impl Link {
             let left = self.connect_timeout.saturating_sub(began.elapsed());
             let share = left / u32::try_from(count - number).unwrap_or(u32::MAX);
             let dialed = timeout(share, self.dial_to(place)).await;
-            match dialed.unwrap_or_else(|_| Err(unnumbered(failure::no_connection(&place.shown()))))
-            {
+            match dialed.unwrap_or_else(|_| {
+                Err(unnumbered(failure::no_connection(
+                    &place.shown(DEFAULT_PORT),
+                )))
+            }) {
                 Ok(connection) => {
                     self.last.store(index, Ordering::Relaxed);
                     return Ok(Used {
@@ -317,8 +321,14 @@ impl Link {
     }
 
     async fn dial_to(&self, place: &Place) -> Result<Connection, Failure> {
-        let failed =
-            |trouble: &Trouble| meaning(trouble, &place.shown(), &self.address, Stage::Unsent);
+        let failed = |trouble: &Trouble| {
+            meaning(
+                trouble,
+                &place.shown(DEFAULT_PORT),
+                &self.address,
+                Stage::Unsent,
+            )
+        };
         let mut connection = match &self.address.encryption {
             Encryption::Never => self.log_in(place, None, false).await,
             Encryption::Always(tls) => {
@@ -347,7 +357,7 @@ impl Link {
         let answers = answers.map_err(|(_, trouble)| failed(&trouble))?;
         match answers.last().and_then(|answer| answer.rows.first()) {
             Some(row) if !is_read_only(row) => Ok(connection),
-            _ => Err(unnumbered(read_only(&place.shown(), Transient))),
+            _ => Err(unnumbered(read_only(&place.shown(DEFAULT_PORT), Transient))),
         }
     }
 

@@ -10,12 +10,10 @@ use std::sync::Arc;
 
 use mysql_common::{crypto, scramble};
 use rustls::ClientConfig;
-use rustls::pki_types::ServerName;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader};
-use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 
-use super::address::{DEFAULT_PORT, Place};
+use super::address::DEFAULT_PORT;
+use crate::backend::stream::{Place, Stream, encrypted};
 
 /// No answer of ours is longer.
 const LONGEST_ANSWER: usize = 1 << 20;
@@ -105,12 +103,9 @@ pub(super) struct Login<'a> {
     pub verified: bool,
 }
 
-trait Duplex: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Sync + Unpin> Duplex for T {}
-
 /// A connection that is logged in. Dropping it closes it, whatever was going on.
 pub(super) struct Connection {
-    stream: BufReader<Box<dyn Duplex>>,
+    stream: BufReader<Stream>,
     /// Of the next packet.
     sequence: u8,
     /// As the server calls it.
@@ -138,14 +133,10 @@ enum Privacy {
 
 impl Connection {
     pub async fn open(place: &Place, login: &Login<'_>) -> Result<Self, Trouble> {
-        let (stream, host): (Box<dyn Duplex>, _) = match place {
-            Place::Socket(path) => (local(path).await?, None),
-            Place::Tcp(host) => {
-                let port = host.port.unwrap_or(DEFAULT_PORT);
-                let stream = TcpStream::connect((host.name.as_str(), port)).await?;
-                stream.set_nodelay(true)?;
-                (Box::new(stream), Some(&host.name))
-            }
+        let stream = place.connect(DEFAULT_PORT).await?;
+        let host = match place {
+            Place::Socket(_) => None,
+            Place::Tcp(host) => Some(&host.name),
         };
         let mut connection = Self {
             stream: BufReader::new(stream),
@@ -189,19 +180,16 @@ impl Connection {
         host: &str,
         tls: &Arc<ClientConfig>,
     ) -> Result<Self, Trouble> {
-        let name = ServerName::try_from(host.to_owned())
-            .map_err(|error| Trouble::Untrusted(error.to_string()))?;
         self.write(&beginning(wanted)).await?;
         // What came before the encryption is not to be taken for something that came through it.
         if !self.stream.buffer().is_empty() {
             return Err(Trouble::Nonsense("something behind its greeting"));
         }
-        let stream = TlsConnector::from(Arc::clone(tls))
-            .connect(name, self.stream.into_inner())
+        let stream = encrypted(self.stream.into_inner(), host, Arc::clone(tls))
             .await
             .map_err(|error| Trouble::Untrusted(error.to_string()))?;
         Ok(Self {
-            stream: BufReader::new(Box::new(stream)),
+            stream: BufReader::new(stream),
             ..self
         })
     }
@@ -423,19 +411,6 @@ impl Connection {
     }
 }
 
-#[cfg(unix)]
-async fn local(path: &std::path::Path) -> io::Result<Box<dyn Duplex>> {
-    Ok(Box::new(tokio::net::UnixStream::connect(path).await?))
-}
-
-#[cfg(not(unix))]
-async fn local(_path: &std::path::Path) -> io::Result<Box<dyn Duplex>> {
-    Err(io::Error::new(
-        io::ErrorKind::Unsupported,
-        "sockets of the file system are not used on this system: name a host",
-    ))
-}
-
 /// A way to prove that the password is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Plugin {
@@ -606,7 +581,7 @@ fn field(text: &mut &[u8]) -> Result<Option<Vec<u8>>, Trouble> {
 mod tests {
     use super::*;
     use crate::backend::url::Host;
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpStream};
 
     const NONCE: &[u8; 20] = b"abcdefghijklmnopqrst";
     const FINE: &[u8] = &[0, 0, 0, 2, 0, 0, 0];

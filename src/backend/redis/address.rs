@@ -1,23 +1,23 @@
-//! Where a Redis or Valkey server is: its URL, read strictly, since what clients make of a password
-//! with a slash in it has cost people days.
+//! Where a Redis or Valkey server is: the store's URL.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use redis::{
-    Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo,
-    RedisConnectionInfo, TlsCertificates,
-};
-use url::{Host, Url};
+use redis::RedisConnectionInfo;
 
 use crate::backend::BadStore;
-use crate::backend::blocking::read_text;
+use crate::backend::stream::Place;
+use crate::backend::tls::Tls;
+use crate::backend::url::StoreUrl;
 
-const DEFAULT_PORT: u16 = 6379;
+pub(super) const DEFAULT_PORT: u16 = 6379;
+const EXAMPLE: &str = "redis://[user:password@]host[:port][/database]";
 
 /// A URL that makes sense. What it points to is looked at only when it is used.
 pub(super) struct Address {
-    connection: ConnectionInfo,
-    tls: Option<TlsFiles>,
+    pub place: Place,
+    pub tls: Option<Tls>,
+    /// Who comes to which database, and how it presents itself.
+    pub settings: RedisConnectionInfo,
     /// What stands before every key and channel.
     pub prefix: String,
     pub database: i64,
@@ -25,267 +25,112 @@ pub(super) struct Address {
     pub shown: String,
 }
 
-struct TlsFiles {
-    ca: Option<PathBuf>,
-    /// The client's certificate and its key.
-    client: Option<(PathBuf, PathBuf)>,
-}
-
 impl Address {
     pub fn parse(url: &str, base_dir: &Path) -> Result<Self, BadStore> {
-        check_authority(url)?;
-        let parsed = Url::parse(url).map_err(|error| {
-            BadStore::url(format!(
-                "be a proper URL, redis://[user:password@]host[:port][/database]: {error}"
-            ))
-        })?;
-        let scheme = parsed.scheme();
-        let unix = matches!(scheme, "unix" | "redis+unix" | "valkey+unix");
-        let tls = matches!(scheme, "rediss" | "valkeys");
-        if parsed.fragment().is_some() {
+        let mut url = StoreUrl::parse(url, EXAMPLE)?;
+        let is_socket = matches!(&*url.scheme, "unix" | "redis+unix" | "valkey+unix");
+        let tls = url.take_tls_by_scheme(&["rediss", "valkeys"], base_dir)?;
+        let prefix = url.take("prefix").unwrap_or_default();
+        if prefix.contains(['{', '}']) {
             return Err(BadStore::url(
-                "hold no #: percent-encode it as %23 in a password; a certificate is trusted with ?ca=<file>",
+                "have a ?prefix without braces: they say which keys a cluster keeps together",
             ));
         }
-
-        let mut options = Options::default();
-        for (name, value) in parsed.query_pairs() {
-            options.take(&name, value.into_owned(), base_dir)?;
-        }
-        let (addr, database, place) = if unix {
-            socket_of(&parsed, &options)?
+        let (user, password) = credentials(&mut url, is_socket)?;
+        let database = database(&mut url, is_socket)?;
+        url.refuse_others(if is_socket {
+            &["prefix", "db", "user", "pass"]
         } else {
-            server_of(&parsed, &options, tls)?
-        };
-        if !tls && (options.ca.is_some() || options.cert.is_some() || options.key.is_some()) {
-            return Err(BadStore::url(
-                "begin with rediss:// if it has ?ca, ?cert or ?key",
-            ));
-        }
-        let client = match (options.cert.take(), options.key.take()) {
-            (Some(cert), Some(key)) => Some((cert, key)),
-            (None, None) => None,
-            _ => return Err(BadStore::url("have ?cert and ?key together")),
-        };
+            &["prefix", "db", "ca", "cert", "key"]
+        })?;
 
+        let (place, mut shown) = if is_socket {
+            if !url.hosts.is_empty() || url.path.is_empty() {
+                return Err(socket());
+            }
+            let place = Place::Socket(format!("/{}", url.path).into());
+            let shown = format!("unix://{}", place.shown(DEFAULT_PORT));
+            (place, shown)
+        } else {
+            let [host] = &*url.hosts else {
+                return Err(BadStore::url(format!("name one host: {EXAMPLE}")));
+            };
+            let place = Place::Tcp(host.clone());
+            let shown = format!("{}://{}", url.scheme, place.shown(DEFAULT_PORT));
+            (place, shown)
+        };
+        if database != 0 {
+            let behind = if is_socket { "?db=" } else { "/" };
+            shown = format!("{shown}{behind}{database}");
+        }
         let mut settings = RedisConnectionInfo::default()
             .set_db(database)
             .set_lib_name("whenleader", env!("CARGO_PKG_VERSION"));
-        let (user, password) = options.credentials(&parsed, unix)?;
         if let Some(user) = user {
             settings = settings.set_username(user);
         }
         if let Some(password) = password {
             settings = settings.set_password(password);
         }
-        let connection = addr
-            .into_connection_info()
-            .map_err(|error| BadStore::url(format!("be a proper URL: {error}")))?
-            .set_redis_settings(settings);
         Ok(Self {
-            connection,
-            tls: tls.then_some(TlsFiles {
-                ca: options.ca,
-                client,
-            }),
-            prefix: options.prefix,
+            place,
+            tls,
+            settings,
+            prefix,
             database,
-            shown: if database == 0 {
-                place
-            } else if unix {
-                format!("{place}?db={database}")
-            } else {
-                format!("{place}/{database}")
-            },
+            shown,
         })
     }
-
-    /// Reads the certificates. `Err`: what is wrong with them.
-    pub async fn client(&self) -> Result<Client, String> {
-        let Some(files) = &self.tls else {
-            return Client::open(self.connection.clone()).map_err(|error| error.to_string());
-        };
-        // Whichever crate needs one first chooses it for the process; all of ours choose this one.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let read = async |path: &PathBuf| read_text(path).await.map(String::into_bytes);
-        let certificates = TlsCertificates {
-            root_cert: match &files.ca {
-                Some(ca) => Some(read(ca).await?),
-                None => None,
-            },
-            client_tls: match &files.client {
-                Some((cert, key)) => Some(ClientTlsConfig {
-                    client_cert: read(cert).await?,
-                    client_key: read(key).await?,
-                }),
-                None => None,
-            },
-        };
-        Client::build_with_tls(self.connection.clone(), certificates)
-            .map_err(|error| error.to_string())
-    }
 }
 
-/// The address, the database, and how both are shown.
-fn socket_of(url: &Url, options: &Options) -> Result<(ConnectionAddr, i64, String), BadStore> {
-    if url.host_str().is_some_and(|host| !host.is_empty()) {
+/// User and password. A socket's URL has no place for them before its path.
+fn credentials(
+    url: &mut StoreUrl,
+    is_socket: bool,
+) -> Result<(Option<String>, Option<String>), BadStore> {
+    let before_host = (url.user.take(), url.password.take());
+    let as_parameters = (url.take("user"), url.take("pass"));
+    let (user, password) = match (is_socket, before_host, as_parameters) {
+        (true, (None, None), given) | (false, given, (None, None)) => given,
+        (true, ..) => return Err(socket()),
+        (false, ..) => return Err(BadStore::url("have user and password before the @")),
+    };
+    if user.is_some() && password.is_none() {
         return Err(BadStore::url(
-            "have three slashes for a socket, unix:///run/redis.sock, and may have ?db, ?user and ?pass",
+            "have a password beside its user name: redis://user:password@host, or redis://:password@host",
         ));
     }
-    let path = decoded(url.path())?;
-    let shown = format!("unix://{path}");
-    Ok((
-        ConnectionAddr::Unix(path.into()),
-        options.database.unwrap_or(0),
-        shown,
-    ))
+    Ok((user, password))
 }
 
-fn server_of(
-    url: &Url,
-    options: &Options,
-    tls: bool,
-) -> Result<(ConnectionAddr, i64, String), BadStore> {
-    let path = decoded(url.path())?;
-    let database = database_of(&path)?;
-    if options.database.is_some() && !matches!(path.as_str(), "" | "/") {
-        return Err(BadStore::url(
-            "name its database once, in the path or as ?db=",
-        ));
-    }
-    let host = match url.host() {
-        Some(Host::Domain(name)) if !name.is_empty() => decoded(name)?,
-        Some(Host::Ipv4(ip)) => ip.to_string(),
-        Some(Host::Ipv6(ip)) => ip.to_string(),
-        _ => return Err(BadStore::url("name a host: redis://host:6379")),
-    };
-    let port = url.port().unwrap_or(DEFAULT_PORT);
-    let shown = if host.contains(':') {
-        format!("{}://[{host}]:{port}", url.scheme())
-    } else {
-        format!("{}://{host}:{port}", url.scheme())
-    };
-    let addr = if tls {
-        ConnectionAddr::TcpTls {
-            host,
-            port,
-            insecure: false,
-            tls_params: None,
-        }
-    } else {
-        ConnectionAddr::Tcp(host, port)
-    };
-    Ok((addr, options.database.unwrap_or(database), shown))
-}
-
-/// What stands behind the `?`.
-#[derive(Default)]
-struct Options {
-    prefix: String,
-    database: Option<i64>,
-    /// A socket's URL has no place for these before its path.
-    user: Option<String>,
-    pass: Option<String>,
-    ca: Option<PathBuf>,
-    cert: Option<PathBuf>,
-    key: Option<PathBuf>,
-}
-
-impl Options {
-    fn take(&mut self, name: &str, value: String, base_dir: &Path) -> Result<(), BadStore> {
-        match name {
-            "prefix" if value.contains(['{', '}']) => {
-                return Err(BadStore::url(
-                    "have a ?prefix without braces: they say which keys a cluster keeps together",
-                ));
-            }
-            "prefix" => self.prefix = value,
-            "db" => self.database = Some(database_of(&value)?),
-            "user" => self.user = Some(value),
-            "pass" => self.pass = Some(value),
-            "ca" => self.ca = Some(base_dir.join(value)),
-            "cert" => self.cert = Some(base_dir.join(value)),
-            "key" => self.key = Some(base_dir.join(value)),
-            _ => {
-                // Not named: it may be the rest of a password.
-                return Err(BadStore::url(
-                    "have no other parameters than ?prefix, ?db, ?ca, ?cert and ?key (and ?user and ?pass for a \
-                     socket). A ? in a password is written %3F, and an & is written %26",
-                ));
-            }
-        }
-        Ok(())
-    }
-
-    /// User and password.
-    fn credentials(
-        &mut self,
-        url: &Url,
-        unix: bool,
-    ) -> Result<(Option<String>, Option<String>), BadStore> {
-        let (user, password) = if unix {
-            (self.user.take(), self.pass.take())
-        } else if self.user.is_some() || self.pass.is_some() {
-            return Err(BadStore::url("have user and password before the @"));
-        } else {
-            let user = Some(decoded(url.username())?).filter(|user| !user.is_empty());
-            (user, url.password().map(decoded).transpose()?)
-        };
-        if user.is_some() && password.is_none() {
+/// Its number, which is a server's path.
+fn database(url: &mut StoreUrl, is_socket: bool) -> Result<i64, BadStore> {
+    let path = if is_socket { "" } else { &*url.path };
+    let number = match (path.to_owned(), url.take("db")) {
+        (path, None) => path,
+        (path, Some(number)) if path.is_empty() => number,
+        _ => {
             return Err(BadStore::url(
-                "have a password beside its user name: redis://user:password@host, or redis://:password@host",
+                "name its database once, in the path or as ?db=",
             ));
         }
-        Ok((user, password))
-    }
-}
-
-/// A `/`, `?` or `#` in a password ends the part before the host, and the rest means something else.
-fn check_authority(url: &str) -> Result<(), BadStore> {
-    let Some((_, rest)) = url.split_once("://") else {
-        return Err(BadStore::url(
-            "have two slashes behind its scheme: redis://host:6379",
-        ));
     };
-    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
-    let (authority, behind) = rest.split_at(end);
-    let stray = behind.contains('@') && !authority.contains('@');
-    let names_host = match authority.rsplit_once(':') {
-        Some((host, port)) => !host.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()),
-        None => true,
-    };
-    let in_query = behind.contains('?') && behind.find('?') < behind.find('@');
-    if stray && !(names_host && in_query) || authority.matches('@').count() > 1 {
-        return Err(BadStore::url(
-            "percent-encode what its password has of / ? # @ : % (as %2F %3F %23 %40 %3A %25; \
-             encodeURIComponent does it)",
-        ));
-    }
-    Ok(())
-}
-
-fn database_of(text: &str) -> Result<i64, BadStore> {
-    let digits = text.strip_prefix('/').unwrap_or(text);
-    if digits.is_empty() {
+    if number.is_empty() {
         return Ok(0);
     }
-    let number = digits
-        .bytes()
-        .all(|byte| byte.is_ascii_digit())
-        .then(|| digits.parse::<i32>());
-    match number {
-        Some(Ok(number)) => Ok(i64::from(number)),
+    let digits = number.bytes().all(|byte| byte.is_ascii_digit());
+    match number.parse::<i32>() {
+        Ok(number) if digits => Ok(i64::from(number)),
         _ => Err(BadStore::url(
             "have the number of a database as its path, such as /0 (a / in a password is written %2F)",
         )),
     }
 }
 
-fn decoded(text: &str) -> Result<String, BadStore> {
-    crate::backend::percent_decoded(text).ok_or_else(|| {
-        BadStore::url("be percent-encoded properly: %25 for a percent sign, and UTF-8")
-    })
+fn socket() -> BadStore {
+    BadStore::url(
+        "have three slashes for a socket, unix:///run/redis.sock, and may have ?db, ?user and ?pass",
+    )
 }
 
 #[cfg(test)]
@@ -298,7 +143,7 @@ mod tests {
 
     fn credentials(url: &str) -> (Option<String>, Option<String>) {
         let address = parse(url).unwrap_or_else(|rule| panic!("{url}: must {rule}"));
-        let settings = address.connection.redis_settings();
+        let settings = &address.settings;
         (
             settings.username().map(str::to_owned),
             settings.password().map(str::to_owned),
@@ -315,6 +160,10 @@ mod tests {
         assert_eq!(
             credentials("rediss://default:KEY%3D%3D@x.redis.azure.net:10000"),
             (some("default"), some("KEY=="))
+        );
+        assert_eq!(
+            credentials("unix:///r.sock?user=u&pass=a%26b%3D+c"),
+            (some("u"), some("a&b=+c"))
         );
         assert_eq!(
             credentials("redis://us%40er:p%3F%23%25%3A%F0%9F%A6%80+@h"),
@@ -393,6 +242,9 @@ mod tests {
             "redis://h:70000",
             "redis://h/zero",
             "redis://h/-1",
+            "redis://h,i",
+            "unix:///",
+            "unix://u:p@/r.sock",
             "redis://h/1/2",
             "redis://h/1?db=2",
             "redis://h/99999999999",

@@ -54,12 +54,7 @@ impl Listener {
     }
 
     async fn connect(&self) -> Result<(PubSubSink, PubSubStream), BackendError> {
-        let client = self.link.client().await?;
-        match timeout(self.link.connect_timeout, client.get_async_pubsub()).await {
-            Ok(Ok(pubsub)) => Ok(pubsub.split()),
-            Ok(Err(error)) => Err(self.link.failure(&error, false)),
-            Err(_) => Err(self.silence()),
-        }
+        Ok(self.link.dial_to_listen().await?.split())
     }
 
     /// Until the connection breaks, or (`Ok`) nobody listens any more.

@@ -15,23 +15,21 @@
 
 mod address;
 mod failure;
+mod link;
 mod listener;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, ErrorKind, FromRedisValue, RedisError, Script};
+use redis::Script;
 
 use self::address::Address;
-use self::failure::Stage;
+use self::link::{Connection, Link, Request};
 use self::listener::Listener;
 use super::{Attempt, Backend, BackendError, BadStore, Capabilities, Hints, StoreOptions, Watch};
 use crate::clock::Clock;
-use crate::lease::{
-    ElectionName, FailureKind, InstanceId, LONGEST_LEASE, Leader, Outcome, Owner, Token,
-};
+use crate::lease::{ElectionName, InstanceId, LONGEST_LEASE, Leader, Outcome, Owner, Token};
 
 /// The part of a lease that replicas have to confirm a write. Healthy ones need a round trip; waiting
 /// longer would keep the other elections of this connection waiting too.
@@ -60,13 +58,7 @@ pub(super) fn open(
     _clock: Arc<dyn Clock>,
 ) -> Result<Arc<dyn Backend>, BadStore> {
     let address = Address::parse(url, &options.base_dir)?;
-    let link = Arc::new(Link {
-        address,
-        connect_timeout: options.connect_timeout,
-        request_timeout: options.request_timeout,
-        slot: Mutex::default(),
-        dialing: tokio::sync::Mutex::default(),
-    });
+    let link = Arc::new(Link::new(address, options));
     Ok(Arc::new(RedisStore {
         listener: Arc::new(Listener::new(Arc::clone(&link))),
         link,
@@ -137,14 +129,21 @@ impl Backend for RedisStore {
                     .map_or_else(|| millis(LONGEST_LEASE), Token::number),
             );
 
-        let answer = self.link.run_on::<(i64, Vec<u8>, i64)>(&invocation).await;
-        let ((state, text, ms), written_on) = match answer {
+        let answer = match attempt.term {
+            Some(_) => self.link.run_on(&invocation).await,
+            // A copy that comes late would begin another term, of which nobody knows.
+            None => self.link.run_in_time(&invocation).await,
+        };
+        let ((state, text, ms), written_on): ((i64, Vec<u8>, i64), _) = match answer {
             Err(error) if error.code == failure::BAD_RECORD => {
                 // The server does not say which key it means.
                 self.peek(attempt.election).await?;
                 return Err(self.not_ours(&address.token_key(election)));
             }
-            answer => answer?,
+            answer => {
+                let answer = answer?;
+                (answer.value, answer.connection)
+            }
         };
         match state {
             1 => {
@@ -187,7 +186,21 @@ impl Backend for RedisStore {
             .arg(written(owner))
             .arg(token.number())
             .arg(address.channel(election));
-        Ok(self.link.run::<i64>(&invocation).await? == 1)
+        let answer = self.link.run_on::<i64>(&invocation).await?;
+        if answer.value == 1 || !answer.maybe_twice {
+            return Ok(answer.value == 1);
+        }
+        // The first copy did it, if nobody holds the lease and nobody has since.
+        let get = async |key| {
+            let mut asked = redis::cmd("GET");
+            asked.arg(key);
+            self.link.run::<Option<Vec<u8>>>(&asked).await
+        };
+        let last = get(address.token_key(election)).await?;
+        Ok(
+            last.is_some_and(|last| last == token.to_string().as_bytes())
+                && get(address.lease_key(election)).await?.is_none(),
+        )
     }
 
     async fn peek(&self, election: &ElectionName) -> Result<Option<Leader>, BackendError> {
@@ -231,7 +244,7 @@ impl RedisStore {
         let limit = attempt.duration / CONFIRMATION_PART;
         let error = match self
             .link
-            .send(written_on, &wait_for(wanted, millis(limit).max(1)))
+            .send(&written_on, &wait_for(wanted, millis(limit).max(1)))
             .await
         {
             Ok(confirmed) if confirmed >= wanted => return Ok(()),
@@ -352,183 +365,6 @@ fn leader_of(record: &[u8]) -> Option<Leader> {
 /// Up, never down: a lease must not end before its leader believes so.
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
-}
-
-/// The one connection that all elections of a store share. Requests travel on it one behind the other,
-/// and each finds its own answer, also when others were given up.
-struct Link {
-    address: Address,
-    connect_timeout: Duration,
-    request_timeout: Duration,
-    slot: Mutex<Slot>,
-    /// One connects, the others wait for it.
-    dialing: tokio::sync::Mutex<()>,
-}
-
-/// One connection, and which one it is. It never becomes another one by itself.
-type Connection = (MultiplexedConnection, u64);
-
-#[derive(Default)]
-struct Slot {
-    number: u64,
-    connection: Option<MultiplexedConnection>,
-}
-
-/// Something to send: a script or a command.
-#[async_trait]
-trait Request<T>: Sync {
-    async fn send(&self, connection: &mut MultiplexedConnection) -> Result<T, RedisError>;
-}
-
-#[async_trait]
-impl<T: FromRedisValue + Send> Request<T> for redis::ScriptInvocation<'_> {
-    async fn send(&self, connection: &mut MultiplexedConnection) -> Result<T, RedisError> {
-        self.invoke_async(connection).await
-    }
-}
-
-#[async_trait]
-impl<T: FromRedisValue + Send> Request<T> for redis::Cmd {
-    async fn send(&self, connection: &mut MultiplexedConnection) -> Result<T, RedisError> {
-        self.query_async(connection).await
-    }
-}
-
-impl Link {
-    /// Sends a request. A connection that turns out to have died while nobody used it is replaced once:
-    /// all requests are made so that doing them twice does no harm.
-    async fn run<T>(&self, request: &impl Request<T>) -> Result<T, BackendError> {
-        self.run_on(request).await.map(|(answer, _)| answer)
-    }
-
-    /// As `run`, and tells which connection the answer came from.
-    async fn run_on<T>(&self, request: &impl Request<T>) -> Result<(T, Connection), BackendError> {
-        let (connection, used_before) = self.connection().await?;
-        let error = match self.send(connection.clone(), request).await {
-            Ok(answer) => return Ok((answer, connection)),
-            Err(error) => error,
-        };
-        if !used_before || !error.is_connection_dropped() {
-            return Err(self.failure(&error, true));
-        }
-        let (connection, _) = self.connection().await.map_err(|mut again| {
-            // The first request may have come through.
-            if again.kind == FailureKind::Transient {
-                again.kind = FailureKind::Ambiguous;
-            }
-            again
-        })?;
-        match self.send(connection.clone(), request).await {
-            Ok(answer) => Ok((answer, connection)),
-            Err(error) => Err(self.failure(&error, true)),
-        }
-    }
-
-    async fn send<T>(
-        &self,
-        (mut connection, number): Connection,
-        request: &impl Request<T>,
-    ) -> Result<T, RedisError> {
-        // Whoever gives up waiting (its future is dropped) leaves a connection that may be dead.
-        let mut doubt = Doubt {
-            link: self,
-            number,
-            dismissed: false,
-        };
-        let result = request.send(&mut connection).await;
-        doubt.dismissed = match &result {
-            Ok(_) => true,
-            // A server that became a replica stays one; the name in the URL may lead to another by now.
-            Err(error) => is_answer(error) && !error.to_string().contains("READONLY"),
-        };
-        result
-    }
-
-    async fn connection(&self) -> Result<(Connection, bool), BackendError> {
-        if let Some(connection) = self.current() {
-            return Ok((connection, true));
-        }
-        let _only_one = self.dialing.lock().await;
-        if let Some(connection) = self.current() {
-            return Ok((connection, true));
-        }
-        let connection = self.dial().await?;
-        let mut slot = self.lock();
-        slot.number += 1;
-        slot.connection = Some(connection.clone());
-        Ok(((connection, slot.number), false))
-    }
-
-    async fn dial(&self) -> Result<MultiplexedConnection, BackendError> {
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.connect_timeout))
-            .set_response_timeout(Some(self.request_timeout));
-        let client = self.client().await?;
-        client
-            .get_multiplexed_async_connection_with_config(&config)
-            .await
-            .map_err(|error| self.failure(&error, false))
-    }
-
-    async fn client(&self) -> Result<Client, BackendError> {
-        self.address.client().await.map_err(|why| {
-            BackendError::fatal("certificate", format!("{}: {why}", self.address.shown))
-        })
-    }
-
-    fn failure(&self, error: &RedisError, sent: bool) -> BackendError {
-        let stage = match sent {
-            true => Stage::Sent,
-            false if self.lock().number == 0 => Stage::NeverConnected,
-            false => Stage::Connecting,
-        };
-        failure::meaning(error, &self.address, stage)
-    }
-
-    fn current(&self) -> Option<Connection> {
-        let slot = self.lock();
-        slot.connection
-            .clone()
-            .map(|connection| (connection, slot.number))
-    }
-
-    fn hang_up(&self) {
-        self.lock().connection = None;
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Slot> {
-        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Whether the server itself said this, so that the connection is sound.
-fn is_answer(error: &RedisError) -> bool {
-    matches!(
-        error.kind(),
-        ErrorKind::Server(_) | ErrorKind::Extension | ErrorKind::UnexpectedReturnType
-    )
-}
-
-impl std::fmt::Debug for Link {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Link").field(&self.address.shown).finish()
-    }
-}
-
-/// Replaces a connection unless its answer came.
-struct Doubt<'a> {
-    link: &'a Link,
-    number: u64,
-    dismissed: bool,
-}
-
-impl Drop for Doubt<'_> {
-    fn drop(&mut self) {
-        let mut slot = self.link.lock();
-        if !self.dismissed && slot.number == self.number {
-            slot.connection = None;
-        }
-    }
 }
 
 #[cfg(test)]
