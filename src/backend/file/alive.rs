@@ -5,13 +5,15 @@
 //! nothing: an administrator may have deleted it, or its process gave up its lease and lives on.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io;
+use std::io::{self, ErrorKind::NotFound, ErrorKind::WouldBlock};
 use std::path::{Path, PathBuf};
 
 use crate::random::random_u64;
 
 const SUFFIX: &str = ".alive";
 const TEMPORARY_SUFFIX: &str = ".alive-new";
+/// Many processes may begin at one moment, each of which sweeps.
+const TRIES: u32 = 20;
 
 /// The lock of this process.
 #[derive(Debug)]
@@ -22,8 +24,19 @@ pub(super) struct Alive {
 }
 
 impl Alive {
-    /// The file gets its name when it is locked already: nobody ever sees it free while we live.
     pub fn begin(root: &Path) -> io::Result<Self> {
+        for _ in 1..TRIES {
+            match Self::try_begin(root) {
+                // Whoever swept just now took our file for one that was left: they look at the lock, or deleted it.
+                Err(error) if matches!(error.kind(), NotFound | WouldBlock) => {}
+                begun => return begun,
+            }
+        }
+        Self::try_begin(root)
+    }
+
+    /// The file gets its name when it is locked already: nobody ever sees it free while we live.
+    fn try_begin(root: &Path) -> io::Result<Self> {
         let name = random_name();
         let temporary = root.join(format!("{name}{TEMPORARY_SUFFIX}"));
         let file = OpenOptions::new()
@@ -158,4 +171,28 @@ fn is_name(name: &str) -> bool {
 
 pub(super) fn random_name() -> String {
     format!("{:016x}{:016x}", random_u64(), random_u64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_begins_while_others_sweep_begins_all_the_same() {
+        let root = std::env::temp_dir().join(format!("whenleader-alive-{}", random_name()));
+        fs::create_dir_all(&root).unwrap();
+        std::thread::scope(|threads| {
+            for _ in 0..4 {
+                threads.spawn(|| {
+                    for _ in 0..100 {
+                        let alive = Alive::begin(&root).expect("a file of its own");
+                        assert!(alive.is_in_place());
+                        let dead = all_dead(&root).unwrap();
+                        assert!(!dead.contains(&alive.name));
+                    }
+                });
+            }
+        });
+        fs::remove_dir_all(&root).unwrap();
+    }
 }
