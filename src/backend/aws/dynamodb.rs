@@ -84,8 +84,14 @@ pub(in crate::backend) fn open(
 fn item_of(attributes: &Value) -> Item {
     let mut record = Map::new();
     for (name, attribute, kind) in ATTRIBUTES {
-        let value = attributes[attribute][kind].clone();
-        record.insert(name.to_owned(), value);
+        let found = &attributes[attribute];
+        let value = match found.get(kind) {
+            Some(value) => value,
+            None if found["NULL"] == true => &Value::Null,
+            // What is of another type says nothing, but is not nothing: a holder is there, perhaps.
+            None => found,
+        };
+        record.insert(name.to_owned(), value.clone());
     }
     let version = Version {
         word: attributes["version"]["S"].as_str().map(str::to_owned),
@@ -559,6 +565,29 @@ mod tests {
             assert_eq!((read.version, read.document), (version, Some(document)));
             assert_eq!(attributes["fence"]["N"], "1");
             assert_eq!(attributes["election"]["S"], "cluster:a");
+        }
+    }
+
+    #[test]
+    fn an_attribute_of_another_type_frees_no_lease() {
+        let nobody = [
+            json!({ "instanceId": { "NULL": true }, "leaseMs": { "N": "0" } }),
+            json!({ "leaseMs": { "N": "0" } }),
+        ];
+        let somebody = [
+            json!({ "instanceId": { "N": "5" }, "leaseMs": { "N": "0" } }),
+            json!({ "instanceId": { "NULL": true }, "leaseMs": { "S": "0" } }),
+            json!({ "instanceId": { "NULL": true } }),
+        ];
+        let held = |item: &Value| {
+            let document = item_of(item).document.expect("a record");
+            document.record("v").holder.is_some()
+        };
+        for item in nobody {
+            assert!(!held(&item), "{item}");
+        }
+        for item in somebody {
+            assert!(held(&item), "{item}");
         }
     }
 
