@@ -7,7 +7,7 @@ use serde_json::Value;
 use whenleader::backend::Backend;
 use whenleader::lease::ElectionName;
 
-use crate::suite::{Fixture, open};
+use crate::suite::{Fixture, Networked, open};
 use crate::support::{Kind, Server};
 
 /// Keys of its own on the server that all tests share.
@@ -74,10 +74,32 @@ impl Fixture for Fresh {
         let deleted = ask(self.server, Method::DELETE, &key, "", Vec::new()).await;
         assert_eq!(deleted, true);
     }
+
+    async fn list(&self) -> Vec<String> {
+        let path = "/v1/kv/?keys&separator=";
+        // Below a key that is always there, so that there is always a list.
+        let marker = "/v1/kv/marker";
+        ask(self.server, Method::PUT, marker, "", Vec::new()).await;
+        let all = ask(self.server, Method::GET, path, "", Vec::new()).await;
+        let keys = all.as_array().expect("a list").iter();
+        let keys = keys.filter_map(Value::as_str).map(str::to_owned);
+        keys.filter(|key| key.starts_with(&format!("{}/", self.prefix)))
+            .collect()
+    }
+}
+
+impl Networked for Fresh {
+    fn port(&self) -> u16 {
+        self.server.port
+    }
+
+    fn url_at(&self, port: u16) -> String {
+        url(port, &self.prefix)
+    }
 }
 
 mod consul_conforms {
-    crate::conformance!(super::Fresh);
+    crate::conformance!(super::Fresh, on a network);
 }
 
 /// What only Consul can get wrong.
@@ -88,70 +110,14 @@ mod alone {
 
     use reqwest::Method;
     use serde_json::json;
-    use whenleader::backend::{self, BackendError, StoreOptions};
-    use whenleader::clock::SystemClock;
-    use whenleader::lease::FailureKind::{self, Ambiguous, Fatal, Transient};
+    use whenleader::lease::FailureKind::{Ambiguous, Fatal, Transient};
     use whenleader::lease::{Hint, Outcome};
 
-    use super::{ask, key, url};
-    use crate::suite::{Client, LONG, SHORT, denied, held, leading, name, open, owner};
-    use crate::support::{Kind, Proxy, Scripted, Server, TempDir, Trouble, eventually};
-
-    async fn fails(client: &Client, kind: FailureKind, code: &str) -> BackendError {
-        let error = client
-            .attempt(&name("leader"), LONG, None)
-            .await
-            .expect_err("a failure");
-        assert_eq!((error.kind, error.code), (kind, code), "{error}");
-        error
-    }
-
-    async fn refused(url: &str, code: &str) -> BackendError {
-        let error = open(url).prepare().await.expect_err(url);
-        assert_eq!((error.kind, error.code), (Fatal, code), "{url}: {error}");
-        error
-    }
-
-    fn impatient(url: &str) -> Client {
-        let mut options = StoreOptions::new(".");
-        options.request_timeout = Duration::from_millis(600);
-        options.connect_timeout = Duration::from_millis(600);
-        let backend = backend::open(url, &options, Arc::new(SystemClock)).unwrap();
-        Client {
-            backend,
-            owner: owner("impatient"),
-        }
-    }
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn an_answer_that_never_came_counts_for_nothing_and_the_next_attempt_begins_a_new_term() {
-        let Some(server) = Server::shared("an_answer_that_never_came", Kind::Consul) else {
-            return;
-        };
-        let proxy = Proxy::to(server.port).await;
-        let election = name("leader");
-        let near = Client::new(&url(server.port, "unanswered"), "near").await;
-        let far = impatient(&url(proxy.port, "unanswered"));
-        for trouble in [
-            Trouble::CutAnswers,
-            Trouble::HoldAnswers,
-            Trouble::CutAfter(3),
-        ] {
-            let first = far.win(&election, LONG).await;
-            proxy.set(trouble);
-            let error = far
-                .attempt(&election, LONG, None)
-                .await
-                .expect_err("no answer");
-            assert_eq!(error.kind, Ambiguous, "{trouble:?}: {error}");
-            let lost = near.leader(&election).await.expect("it was applied");
-            assert!(lost.token > first, "{trouble:?}");
-            proxy.set(Trouble::None);
-            let next = far.win(&election, LONG).await;
-            assert!(next > lost.token, "{trouble:?}");
-            assert!(far.release(&election, next).await);
-        }
-    }
+    use super::{ask, url};
+    use crate::suite::{
+        Client, LONG, SHORT, denied, fails, held, impatient, leading, name, open, owner, refused,
+    };
+    use crate::support::{Kind, Proxy, Scripted, Server, TempDir, eventually};
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_connection_that_died_or_is_silent_is_replaced_within_the_attempt() {
@@ -407,26 +373,6 @@ mod alone {
             client.leader(&election).await,
             Some(leading(&client, token))
         );
-    }
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn the_start_leaves_nothing_behind_and_a_value_without_a_version_is_waited_out() {
-        let test = "the_start_leaves_nothing_behind";
-        let Some(server) = Server::shared(test, Kind::Consul) else {
-            return;
-        };
-        let client = Client::new(&url(server.port, test), "a").await;
-        let path = format!("/v1/kv/{test}?keys&separator=");
-        let all = reqwest::Client::builder().tls_backend_preconfigured(super::trusting_nobody());
-        let all = all.no_proxy().build().unwrap();
-        let all = all.get(format!("http://127.0.0.1:{}{path}", server.port));
-        assert_eq!(all.send().await.unwrap().status(), 404);
-        let election = name("leader");
-        let rubbish = b"not ours".to_vec();
-        ask(server, Method::PUT, &key(test, &election), "", rubbish).await;
-        let start = Instant::now();
-        client.take_over(&election, SHORT).await;
-        assert!(start.elapsed() >= SHORT);
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -80,6 +80,14 @@ impl Fixture for Fresh {
             ask(self.server, "/v3/kv/deleterange", json!({ "key": key })).await;
         }
     }
+
+    async fn list(&self) -> Vec<String> {
+        let [from, to] = ["", "\u{7f}"].map(|end| BASE64.encode(format!("{}{end}", self.prefix)));
+        let asked = json!({ "key": from, "range_end": to, "keys_only": true });
+        let all = ask(self.server, "/v3/kv/range", asked).await;
+        let keys = all["kvs"].as_array().into_iter().flatten();
+        keys.map(|key| key["key"].to_string()).collect()
+    }
 }
 
 mod etcd_conforms {

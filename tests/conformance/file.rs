@@ -49,6 +49,13 @@ impl Fixture for Embedded {
     async fn forget(&self, election: &ElectionName) {
         fs::remove_dir_all(self.election(election)).unwrap();
     }
+
+    async fn list(&self) -> Vec<String> {
+        let names = fs::read_dir(self.dir.path()).unwrap();
+        let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        // That a process lives is seen by a file that goes with it.
+        names.filter(|name| !name.contains(".alive")).collect()
+    }
 }
 
 mod conforms {

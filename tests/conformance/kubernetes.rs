@@ -123,6 +123,17 @@ impl Fixture for Fresh {
             .await;
         assert_eq!(status, 200, "{answer}");
     }
+
+    async fn list(&self) -> Vec<String> {
+        let place = path(&self.namespace, "");
+        let place = place.trim_end_matches('/');
+        let (status, all) = self.server.request("GET", place, JSON, &Value::Null).await;
+        assert_eq!(status, 200, "{all}");
+        let leases = all["items"].as_array().expect("a list").iter();
+        leases
+            .map(|lease| lease["metadata"]["name"].to_string())
+            .collect()
+    }
 }
 
 mod kubernetes_conforms {

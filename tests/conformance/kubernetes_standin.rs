@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use whenleader::backend::Backend;
 use whenleader::lease::ElectionName;
 
@@ -48,6 +48,18 @@ impl Fixture for Fresh {
 
     async fn forget(&self, election: &ElectionName) {
         assert!(self.server.delete_lease("default", election.as_str()));
+    }
+
+    async fn list(&self) -> Vec<String> {
+        let place = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
+        let all = self.server.client().get(place).await.unwrap();
+        assert_eq!(all.status, 200);
+        let all: Value = serde_json::from_slice(&all.body).unwrap();
+        let leases = all["items"].as_array().expect("a list");
+        let names = leases
+            .iter()
+            .map(|lease| lease["metadata"]["name"].to_string());
+        names.collect()
     }
 }
 

@@ -1,6 +1,7 @@
 //! NATS, of today and of before messages could have a time to live.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -10,7 +11,7 @@ use tokio::net::TcpStream;
 use whenleader::backend::Backend;
 use whenleader::lease::ElectionName;
 
-use crate::suite::{Fixture, open};
+use crate::suite::{Fixture, Networked, open};
 use crate::support::{Kind, Server};
 
 /// A bucket of its own on the server that all tests share.
@@ -36,15 +37,19 @@ fn subject(bucket: &str, election: &ElectionName) -> String {
 /// Somebody else's client, which is asked one thing after the other.
 struct Raw {
     stream: BufReader<TcpStream>,
+    /// Where it is answered, and nobody else.
+    inbox: String,
 }
 
 impl Raw {
     async fn connect(port: u16, hello: &Value) -> Self {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
         let stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
         let mut stream = BufReader::new(stream);
-        let hello = format!("CONNECT {hello}\r\nSUB raw.answers 1\r\n");
+        let inbox = format!("raw.answers.{}", COUNT.fetch_add(1, Ordering::Relaxed));
+        let hello = format!("CONNECT {hello}\r\nSUB {inbox} 1\r\n");
         stream.write_all(hello.as_bytes()).await.unwrap();
-        Self { stream }
+        Self { stream, inbox }
     }
 
     async fn admin(port: u16) -> Self {
@@ -56,12 +61,13 @@ impl Raw {
     }
 
     async fn ask(&mut self, subject: &str, headers: &str, payload: &[u8]) -> Value {
+        let inbox = &self.inbox;
         let frame = if headers.is_empty() {
-            format!("PUB {subject} raw.answers {}\r\n", payload.len())
+            format!("PUB {subject} {inbox} {}\r\n", payload.len())
         } else {
             let lines = format!("NATS/1.0\r\n{headers}\r\n\r\n");
             let (some, all) = (lines.len(), lines.len() + payload.len());
-            format!("HPUB {subject} raw.answers {some} {all}\r\n{lines}")
+            format!("HPUB {subject} {inbox} {some} {all}\r\n{lines}")
         };
         let frame = [frame.as_bytes(), payload, b"\r\n"].concat();
         self.stream.write_all(&frame).await.unwrap();
@@ -133,64 +139,59 @@ impl<const OLD: bool> Fixture for Fresh<OLD> {
         let mut raw = Raw::admin(self.server.port).await;
         raw.purge(&self.bucket, &subject).await;
     }
+
+    async fn list(&self) -> Vec<String> {
+        let mut raw = Raw::admin(self.server.port).await;
+        let asked = json!({ "subjects_filter": ">" });
+        let info = raw
+            .api(&format!("STREAM.INFO.KV_{}", self.bucket), asked)
+            .await;
+        let subjects = info["state"]["subjects"].as_object();
+        let subjects = subjects
+            .into_iter()
+            .flatten()
+            .map(|(subject, _)| subject.clone());
+        let names = raw
+            .api(&format!("CONSUMER.NAMES.KV_{}", self.bucket), Value::Null)
+            .await;
+        let consumers = names["consumers"].as_array().into_iter().flatten();
+        subjects.chain(consumers.map(Value::to_string)).collect()
+    }
+}
+
+impl<const OLD: bool> Networked for Fresh<OLD> {
+    fn port(&self) -> u16 {
+        self.server.port
+    }
+
+    fn url_at(&self, port: u16) -> String {
+        url(port, &self.bucket)
+    }
 }
 
 mod nats_conforms {
-    crate::conformance!(super::Fresh<false>);
+    crate::conformance!(super::Fresh<false>, on a network);
 }
 
 mod nats_old_conforms {
-    crate::conformance!(super::Fresh<true>);
+    crate::conformance!(super::Fresh<true>, on a network);
 }
 
 /// What only NATS can get wrong.
 mod alone {
     use std::fs;
-    use std::sync::Arc;
     use std::time::{Duration, Instant};
 
     use serde_json::{Value, json};
-    use whenleader::backend::{self, BackendError, StoreOptions};
-    use whenleader::clock::SystemClock;
-    use whenleader::lease::FailureKind::{self, Ambiguous, Fatal, Transient};
+    use whenleader::lease::FailureKind::{Ambiguous, Fatal, Transient};
     use whenleader::lease::{Hint, Outcome};
 
     use super::{Raw, subject, url};
-    use crate::suite::{Client, LONG, SHORT, denied, held, leading, name, open, owner};
-    use crate::support::{Kind, Proxy, Server, TempDir, Trouble, eventually};
-
-    async fn fails(client: &Client, kind: FailureKind, code: &str) -> BackendError {
-        let error = client
-            .attempt(&name("leader"), LONG, None)
-            .await
-            .expect_err("a failure");
-        assert_eq!((error.kind, error.code), (kind, code), "{error}");
-        error
-    }
-
-    async fn refused(url: &str, code: &str) -> BackendError {
-        let error = open(url).prepare().await.expect_err(url);
-        assert_eq!((error.kind, error.code), (Fatal, code), "{url}: {error}");
-        error
-    }
-
-    fn unprepared(url: &str) -> Client {
-        Client {
-            backend: open(url),
-            owner: owner("a"),
-        }
-    }
-
-    fn impatient(url: &str) -> Client {
-        let mut options = StoreOptions::new(".");
-        options.request_timeout = Duration::from_millis(400);
-        options.connect_timeout = Duration::from_millis(400);
-        let backend = backend::open(url, &options, Arc::new(SystemClock)).unwrap();
-        Client {
-            backend,
-            owner: owner("impatient"),
-        }
-    }
+    use crate::suite::{
+        Client, LONG, SHORT, denied, fails, held, impatient, leading, name, open, refused,
+        unprepared,
+    };
+    use crate::support::{Kind, Proxy, Server, TempDir, eventually};
 
     macro_rules! with_nats {
         ($($sentence:ident: $kind:ident)*) => { $(
@@ -204,7 +205,6 @@ mod alone {
     }
 
     with_nats! {
-        an_answer_that_never_came_counts_for_nothing_and_the_next_attempt_begins_a_new_term: Nats
         a_connection_that_died_idle_is_replaced_within_the_attempt: Nats
         a_silent_connection_is_replaced_within_the_attempt_and_by_the_next_one: Nats
         a_server_that_is_gone_is_unreachable_and_nothing_is_sent_later: Nats
@@ -224,41 +224,12 @@ mod alone {
         a_full_bucket_is_a_failure_that_passes: Nats
         a_mark_where_a_record_was_deleted_is_no_record: Nats
         a_message_of_limited_life_that_somebody_wrote_frees_the_lease_when_it_ends: Nats
-        the_start_leaves_nothing_behind: Nats
         a_renewal_is_one_request_and_a_hand_over_one_message: Nats
     }
 
     /// What each of them does with its server.
     mod when {
         use super::*;
-
-        pub async fn an_answer_that_never_came_counts_for_nothing_and_the_next_attempt_begins_a_new_term(
-            server: &Server,
-        ) {
-            let proxy = Proxy::to(server.port).await;
-            let election = name("leader");
-            let near = Client::new(&url(server.port, "b"), "near").await;
-            let far = impatient(&url(proxy.port, "b"));
-            for trouble in [
-                Trouble::CutAnswers,
-                Trouble::HoldAnswers,
-                Trouble::CutAfter(3),
-            ] {
-                let first = far.win(&election, LONG).await;
-                proxy.set(trouble);
-                let error = far
-                    .attempt(&election, LONG, None)
-                    .await
-                    .expect_err("no answer");
-                assert_eq!(error.kind, Ambiguous, "{trouble:?}: {error}");
-                let lost = near.leader(&election).await.expect("it was applied");
-                assert!(lost.token > first, "{trouble:?}");
-                proxy.set(Trouble::None);
-                let next = far.win(&election, LONG).await;
-                assert!(next > lost.token, "{trouble:?}");
-                assert!(far.release(&election, next).await);
-            }
-        }
 
         pub async fn a_connection_that_died_idle_is_replaced_within_the_attempt(server: &Server) {
             let proxy = Proxy::to(server.port).await;
@@ -735,17 +706,6 @@ mod alone {
             })
             .await;
             assert!(a.win(&election, LONG).await > token);
-        }
-
-        pub async fn the_start_leaves_nothing_behind(server: &Server) {
-            Client::new(&url(server.port, "b"), "a").await;
-            let mut raw = Raw::admin(server.port).await;
-            eventually("no message and no consumer", async || {
-                let info = raw.api("STREAM.INFO.KV_b", Value::Null).await;
-                let state = &info["state"];
-                (state["messages"] == 0 && state["consumer_count"] == 0).then_some(())
-            })
-            .await;
         }
 
         pub async fn a_renewal_is_one_request_and_a_hand_over_one_message(server: &Server) {

@@ -243,6 +243,10 @@ impl Fixture for Map {
     async fn forget(&self, election: &ElectionName) {
         self.delete(&key(election));
     }
+
+    async fn list(&self) -> Vec<String> {
+        self.lock().records.keys().cloned().collect()
+    }
 }
 
 crate::conformance!(Map);

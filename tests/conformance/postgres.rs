@@ -140,6 +140,12 @@ impl<const POOLED: bool> Fixture for Fresh<POOLED> {
         let statement = format!("DELETE FROM {} WHERE election = {election}", self.table());
         self.prompt.run(&statement).await;
     }
+
+    async fn list(&self) -> Vec<String> {
+        let statement = format!("SELECT election FROM {}", self.table());
+        let rows = self.prompt.run(&statement).await;
+        rows.into_iter().flatten().flatten().collect()
+    }
 }
 
 mod directly {

@@ -41,6 +41,11 @@ impl<const VALKEY: bool> Fixture for Fresh<VALKEY> {
         let keys = [key(election, "lease"), key(election, "token")];
         self.server.ask_well(&["DEL", &keys[0], &keys[1]]);
     }
+
+    async fn list(&self) -> Vec<String> {
+        let keys = self.server.ask_well(&["KEYS", "*"]);
+        redis::from_redis_value(keys).expect("a list of names")
+    }
 }
 
 mod redis_conforms {

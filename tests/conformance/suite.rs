@@ -1,10 +1,13 @@
 //! What every store must do, whatever it is made of.
 
+mod network;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use futures_util::StreamExt as _;
 use tokio::sync::mpsc;
 use whenleader::backend::{self, Attempt, Backend, BackendError, StoreOptions};
 use whenleader::clock::SystemClock;
@@ -12,6 +15,7 @@ use whenleader::lease::{
     ElectionName, FailureKind, Hint, InstanceId, Leader, Outcome, Owner, Token,
 };
 
+pub use self::network::*;
 use crate::support::eventually;
 
 /// Long enough not to expire by itself while a test runs.
@@ -29,6 +33,8 @@ pub trait Fixture: Sized + Send + Sync + 'static {
     async fn spoil(&self, election: &ElectionName, rubbish: &[u8]);
     /// Deletes all that is stored about that election.
     async fn forget(&self, election: &ElectionName);
+    /// All that lies there, whatever it is, by names for people.
+    async fn list(&self) -> Vec<String>;
     /// Whether rubbish is waited out like a lease (or stays until somebody mends it).
     const RUBBISH_EXPIRES: bool;
     /// Leases are rounded up to a multiple of it.
@@ -87,6 +93,42 @@ pub fn owner(id: &str) -> Owner {
         instance: InstanceId::new(id).expect("a good id"),
         nonce: NONCE.fetch_add(1, Ordering::Relaxed),
     }
+}
+
+/// A process that looked at nothing yet.
+pub fn unprepared(url: &str) -> Client {
+    Client {
+        backend: open(url),
+        owner: owner("unprepared"),
+    }
+}
+
+/// One that waits for no answer longer than this, and looked at nothing yet.
+pub fn impatient(url: &str) -> Client {
+    let mut options = StoreOptions::new(".");
+    options.request_timeout = Duration::from_millis(600);
+    options.connect_timeout = Duration::from_millis(600);
+    let backend = backend::open(url, &options, Arc::new(SystemClock)).expect("a good URL");
+    Client {
+        backend,
+        owner: owner("impatient"),
+    }
+}
+
+/// How an attempt fails.
+pub async fn fails(client: &Client, kind: FailureKind, code: &str) -> BackendError {
+    let attempt = client.attempt(&name("leader"), LONG, None).await;
+    let error = attempt.expect_err("a failure");
+    assert_eq!((error.kind, error.code), (kind, code), "{error}");
+    error
+}
+
+/// Why nobody can elect there.
+pub async fn refused(url: &str, code: &str) -> BackendError {
+    let error = open(url).prepare().await.expect_err(url);
+    let expected = (FailureKind::Fatal, code);
+    assert_eq!((error.kind, error.code), expected, "{url}: {error}");
+    error
 }
 
 impl Client {
@@ -254,6 +296,25 @@ macro_rules! conformance {
             a_watch_hears_renewals_and_new_terms,
             several_watches_on_one_election_all_hear,
             a_watcher_that_listens_late_hears_the_release_all_the_same,
+            closing_ends_what_hears_for_a_watch,
+        );
+    };
+    ($fixture:ty, on a network) => {
+        $crate::conformance!($fixture);
+        $crate::conformance!($fixture, on a network only);
+        $crate::conformance!($fixture;
+            a_watch_is_blind_while_the_store_is_away_and_hears_again_when_it_is_back,
+        );
+    };
+    ($fixture:ty, on a network, without a watch) => {
+        $crate::conformance!($fixture, without a watch);
+        $crate::conformance!($fixture, on a network only);
+    };
+    ($fixture:ty, on a network only) => {
+        $crate::conformance!($fixture;
+            an_answer_that_never_came_counts_for_nothing_and_the_next_attempt_begins_a_new_term,
+            what_was_given_up_before_the_store_was_reached_is_never_written,
+            closing_leaves_no_connection,
         );
     };
     ($fixture:ty, without a watch) => {
@@ -275,6 +336,9 @@ macro_rules! conformance {
             a_deleted_record_ends_the_term_and_tokens_go_on_growing,
             rubbish_in_place_of_the_record_is_never_leadership,
             peeking_tells_the_leader_and_takes_no_part,
+            what_was_given_up_writes_nothing_later,
+            making_sure_of_a_store_leaves_nothing_there,
+            closing_ends_all_that_goes_on_for_a_store,
         );
     };
 }
@@ -576,8 +640,13 @@ pub async fn a_deleted_record_ends_the_term_and_tokens_go_on_growing(store: &imp
     assert!(new > last, "{new} after {last}");
 }
 
-pub async fn rubbish_in_place_of_the_record_is_never_leadership<F: Fixture>(store: &F) {
+pub async fn rubbish_in_place_of_the_record_is_never_leadership(store: &impl Fixture) {
     let huge = vec![b'9'; 1 << 20];
+    let deep = "[".repeat(100_000);
+    let endless = format!(
+        r#"{{"version":"w","instanceId":"{}"}}"#,
+        "x".repeat(300_000)
+    );
     let rubbish: &[&[u8]] = &[
         b"",
         b"\0\0\0\0",
@@ -593,39 +662,66 @@ pub async fn rubbish_in_place_of_the_record_is_never_leadership<F: Fixture>(stor
         br#"{"format":99,"state":"free"}"#,
         b"[[[[[[[[[[[[[[[[",
         &huge,
+        deep.as_bytes(),
+        endless.as_bytes(),
+        // What is JSON, and no record.
+        b"null",
+        b"7",
+        br#""text""#,
+        b"[]",
+        b"{}",
+        br#"{"version":null,"instanceId":null,"nonce":null,"token":null,"leaseDuration":null}"#,
+        br#"{"version":"w","instanceId":null}"#,
+        br#"{"version":"w","instanceId":5,"nonce":"1","token":7,"leaseDuration":0}"#,
+        br#"{"version":"w","instanceId":"a","nonce":"1","token":0,"leaseDuration":-5}"#,
+        br#"{"version":"w","instanceId":"a","nonce":"zz","token":7,"leaseDuration":1e300}"#,
+        br#"{"version":"w","instanceId":{"S":"a"},"nonce":[],"token":{},"leaseDuration":true}"#,
+        br#"{"version":{},"instanceId":"a\nb","nonce":"1","token":9007199254740993,"leaseDuration":86400001}"#,
     ];
-    for (number, rubbish) in rubbish.iter().enumerate() {
-        let shown = String::from_utf8_lossy(&rubbish[..rubbish.len().min(40)]);
-        let election = name(&format!("rubbish-{number}"));
-        let (a, b) = (store.client("a").await, store.client("b").await);
-        let token = a.win(&election, LONG).await;
-        store.spoil(&election, rubbish).await;
-        // The leader does not go on as if nothing had happened.
-        match a.attempt(&election, SHORT, Some(token)).await {
-            Ok(Outcome::Other { leader, .. }) => assert_eq!(leader, None, "{shown}"),
-            Ok(outcome @ Outcome::Held { .. }) => panic!("{shown}: {outcome:?}"),
-            Err(error) => assert_eq!(error.code, "bad-record", "{shown}: {error}"),
-        }
-        if F::RUBBISH_EXPIRES {
-            let start = Instant::now();
-            let new = b.take_over(&election, SHORT).await;
-            assert!(start.elapsed() >= SHORT, "{shown}");
-            assert!(new > token, "{shown}");
-        } else {
-            let error = b
-                .attempt(&election, SHORT, None)
-                .await
-                .expect_err("nothing to win");
-            assert_eq!(
-                (error.kind, error.code),
-                (FailureKind::Fatal, "bad-record"),
-                "{shown}: {error}"
-            );
-            // Whoever deletes a record has waited for a moment.
-            tokio::time::sleep(Duration::from_millis(5)).await;
-            store.forget(&election).await;
-            assert!(b.win(&election, SHORT).await > token, "{shown}");
-        }
+    let each = rubbish.iter().enumerate();
+    let each = each.map(|(number, rubbish)| is_no_leadership(store, number, rubbish));
+    // Side by side, since each is waited out.
+    futures_util::stream::iter(each)
+        .buffer_unordered(8)
+        .collect::<()>()
+        .await;
+}
+
+async fn is_no_leadership<F: Fixture>(store: &F, number: usize, rubbish: &[u8]) {
+    let shown = String::from_utf8_lossy(&rubbish[..rubbish.len().min(80)]);
+    let election = name(&format!("rubbish-{number}"));
+    let (a, b) = (store.client("a").await, store.client("b").await);
+    let token = a.win(&election, LONG).await;
+    store.spoil(&election, rubbish).await;
+    // The leader does not go on as if nothing had happened.
+    match a.attempt(&election, SHORT, Some(token)).await {
+        Ok(Outcome::Other { leader, .. }) => assert_eq!(leader, None, "{shown}"),
+        Ok(outcome @ Outcome::Held { .. }) => panic!("{shown}: {outcome:?}"),
+        Err(error) => assert_eq!(error.code, "bad-record", "{shown}: {error}"),
+    }
+    match b.backend.peek(&election).await {
+        Ok(leader) => assert_eq!(leader, None, "{shown}"),
+        Err(error) => assert_eq!(error.code, "bad-record", "{shown}: {error}"),
+    }
+    if F::RUBBISH_EXPIRES {
+        let start = Instant::now();
+        let new = b.take_over(&election, SHORT).await;
+        assert!(start.elapsed() >= SHORT, "{shown}");
+        assert!(new > token, "{shown}");
+    } else {
+        let error = b
+            .attempt(&election, SHORT, None)
+            .await
+            .expect_err("nothing to win");
+        assert_eq!(
+            (error.kind, error.code),
+            (FailureKind::Fatal, "bad-record"),
+            "{shown}: {error}"
+        );
+        // Whoever deletes a record has waited for a moment.
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        store.forget(&election).await;
+        assert!(b.win(&election, SHORT).await > token, "{shown}");
     }
 }
 
@@ -712,6 +808,76 @@ pub async fn peeking_tells_the_leader_and_takes_no_part(store: &impl Fixture) {
     assert_eq!(held(a.renew(&election, SHORT, token).await), token);
     eventually("nobody leads when the lease has expired", async || {
         b.leader(&election).await.is_none().then_some(())
+    })
+    .await;
+}
+
+pub async fn what_was_given_up_writes_nothing_later(store: &impl Fixture) {
+    let election = name("leader");
+    let (a, b) = (store.client("a").await, store.client("b").await);
+    let first = a.win(&election, LONG).await;
+    for round in 0..24_u64 {
+        // Somewhere on its way: not yet begun, sent, answered.
+        let patience = Duration::from_micros(50 * round * round);
+        let attempt = a.attempt(&election, LONG, None);
+        let _ = tokio::time::timeout(patience, attempt).await;
+    }
+    // What was sent has arrived.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let leader = b.leader(&election).await.expect("one of them");
+    assert!(leader.owner == a.owner && leader.token >= first);
+    for _ in 0..10 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert_eq!(b.leader(&election).await.as_ref(), Some(&leader));
+    }
+    assert!(a.win(&election, LONG).await > leader.token);
+}
+
+pub async fn making_sure_of_a_store_leaves_nothing_there(store: &impl Fixture) {
+    let clients = ["a", "b", "c"].map(|id| store.client(id));
+    let [a, ..] = &futures_util::future::join_all(clients).await[..] else {
+        unreachable!("as many as were asked for");
+    };
+    // Some of it the store itself clears away.
+    eventually("nothing is there", async || {
+        let left = store.list().await;
+        left.is_empty().then_some(())
+    })
+    .await;
+    a.win(&name("leader"), LONG).await;
+    assert_ne!(store.list().await, [""; 0], "what is there is listed");
+}
+
+pub async fn closing_ends_all_that_goes_on_for_a_store(store: &impl Fixture) {
+    ends_on_closing(store, false).await;
+}
+
+pub async fn closing_ends_what_hears_for_a_watch(store: &impl Fixture) {
+    ends_on_closing(store, true).await;
+}
+
+async fn ends_on_closing(store: &impl Fixture, watched: bool) {
+    let election = name("leader");
+    let tasks = || {
+        tokio::runtime::Handle::current()
+            .metrics()
+            .num_alive_tasks()
+    };
+    let before = tasks();
+    let a = store.client("a").await;
+    let hearing = if watched {
+        Some(a.watch(&election).await)
+    } else {
+        None
+    };
+    let token = a.win(&election, LONG).await;
+    held(a.renew(&election, LONG, token).await);
+    assert!(a.release(&election, token).await);
+    a.backend.close().await;
+    // Although whoever used it still has it, and somebody may still listen.
+    let listeners = usize::from(hearing.is_some());
+    eventually("no task is left", async || {
+        (tasks() <= before + listeners).then_some(())
     })
     .await;
 }

@@ -96,6 +96,12 @@ impl Proxy {
         }
     }
 
+    /// How many connections there are now.
+    pub fn open(&self) -> usize {
+        let links = self.links.lock().unwrap();
+        links.iter().filter(|link| !link.is_finished()).count()
+    }
+
     /// How many connections were ever made.
     pub fn connections(&self) -> usize {
         *self.count.lock().unwrap()

@@ -8,7 +8,7 @@ use whenleader::backend::Backend;
 use whenleader::lease::ElectionName;
 
 use super::{Said, ask, encoded, url};
-use crate::suite::{Fixture, open};
+use crate::suite::{Fixture, Networked, open};
 use crate::support::{Kind, Server};
 
 /// Made by the launcher.
@@ -33,10 +33,6 @@ impl Prefix {
         format!("{BUCKET}/{}", self.prefix)
     }
 
-    pub fn url_at(&self, port: u16) -> String {
-        url("s3", self.server, &self.place(), port)
-    }
-
     pub fn url(&self) -> String {
         self.url_at(self.server.port)
     }
@@ -49,12 +45,6 @@ impl Prefix {
 
     pub async fn ask(&self, method: Method, path: &str, body: &[u8]) -> Said {
         ask("s3", self.server, method, path, &[], body.to_vec()).await
-    }
-
-    /// All keys below the prefix, as the server lists them.
-    pub async fn list(&self) -> String {
-        let path = format!("/{BUCKET}?list-type=2&prefix={}%2F", self.prefix);
-        self.ask(Method::GET, &path, b"").await.text()
     }
 }
 
@@ -78,38 +68,48 @@ impl Fixture for Prefix {
         let said = self.ask(Method::DELETE, &self.path(election), b"").await;
         assert_eq!(said.status, 204, "{}", said.text());
     }
+
+    async fn list(&self) -> Vec<String> {
+        let path = format!("/{BUCKET}?list-type=2&prefix={}%2F", self.prefix);
+        let said = self.ask(Method::GET, &path, b"").await;
+        assert_eq!(said.status, 200, "{}", said.text());
+        let text = said.text();
+        let keys = text.split("<Key>").skip(1);
+        keys.map(|key| key.split("</Key>").next().unwrap().to_owned())
+            .collect()
+    }
+}
+
+impl Networked for Prefix {
+    fn port(&self) -> u16 {
+        self.server.port
+    }
+
+    fn url_at(&self, port: u16) -> String {
+        url("s3", self.server, &self.place(), port)
+    }
 }
 
 mod conforms {
-    crate::conformance!(super::Prefix, without a watch);
+    crate::conformance!(super::Prefix, on a network, without a watch);
 }
 
 /// What only this store can get wrong.
 mod alone {
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use std::sync::{Arc, Mutex};
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
-    use whenleader::backend::{self, StoreOptions};
-    use whenleader::clock::SystemClock;
     use whenleader::lease::FailureKind::{Ambiguous, Fatal, Transient};
 
     use super::{BUCKET, Prefix, ask};
     use crate::aws::web::{Asked, Reply, Web, forward};
     use crate::aws::{encoded, url};
-    use crate::suite::{Client, LONG, SHORT, denied, held, leading, name, open, owner};
-    use crate::support::{Kind, Proxy, Server, Trouble, eventually};
-
-    fn impatient(url: &str) -> Client {
-        let mut options = StoreOptions::new(".");
-        options.request_timeout = Duration::from_millis(600);
-        options.connect_timeout = Duration::from_millis(600);
-        let backend = backend::open(url, &options, Arc::new(SystemClock)).unwrap();
-        Client {
-            backend,
-            owner: owner("impatient"),
-        }
-    }
+    use crate::suite::{
+        Client, Fixture as _, LONG, Networked as _, SHORT, denied, held, impatient, leading, name,
+        open, unprepared,
+    };
+    use crate::support::{Kind, Proxy, Server, eventually};
 
     /// A stand-in in front of the server, which changes what it is told to.
     async fn between(
@@ -160,25 +160,6 @@ mod alone {
         web.forget();
         assert!(a.release(&election, token).await);
         assert_eq!(methods(&web), ["PUT"]);
-    }
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn nothing_is_left_of_what_is_tried_out_at_start() {
-        let Some(store) = Prefix::new("s3: probe") else {
-            return;
-        };
-        Client::new(&store.url(), "a").await;
-        let list = store.list().await;
-        assert!(
-            list.contains("<KeyCount>0</KeyCount>") || !list.contains("<Key>"),
-            "{list}"
-        );
-        let a = Client::new(&store.url(), "a").await;
-        a.win(&name("leader"), LONG).await;
-        assert!(
-            store.list().await.contains("cluster"),
-            "the list shows what is there"
-        );
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -331,7 +312,7 @@ mod alone {
             let error = open(&store.url_at(web.port)).prepare().await.unwrap_err();
             assert_eq!((error.kind, error.code), (Fatal, "unsuitable"), "{error}");
             assert!(error.message.contains(words), "{error}");
-            assert!(!store.list().await.contains("<Key>"), "nothing is left");
+            assert_eq!(store.list().await, [""; 0], "nothing is left");
         }
     }
 
@@ -376,7 +357,7 @@ mod alone {
         let error = open(&store.url_at(web.port)).prepare().await.unwrap_err();
         assert_eq!((error.kind, error.code), (Fatal, "unsuitable"), "{error}");
         assert!(error.message.contains("the same ETag"), "{error}");
-        assert!(!store.list().await.contains("<Key>"), "nothing is left");
+        assert_eq!(store.list().await, [""; 0], "nothing is left");
     }
 
     /// The first copy of each write is done, and its answer lost; the second one is refused.
@@ -400,10 +381,7 @@ mod alone {
         let election = name("leader");
         let b = Client::new(&store.url(), "b").await;
         let web = refusing_what_is_done(&store, Reply::xml(503, "SlowDown", "")).await;
-        let a = Client {
-            backend: open(&store.url_at(web.port)),
-            owner: owner("a"),
-        };
+        let a = unprepared(&store.url_at(web.port));
         let error = a.attempt(&election, LONG, None).await.unwrap_err();
         assert_eq!(
             (error.kind, error.code),
@@ -426,7 +404,7 @@ mod alone {
         ] {
             let web = refusing_what_is_done(&store, reply).await;
             let error = open(&store.url_at(web.port)).prepare().await.unwrap_err();
-            assert!(!store.list().await.contains("<Key>"), "left after {error}");
+            assert_eq!(store.list().await, [""; 0], "after {error}");
         }
     }
 
@@ -589,36 +567,6 @@ mod alone {
         let (leader, _) = denied(a.renew(&election, LONG, token).await);
         assert_eq!(leader, Some(leading(&b, next)));
         assert!(!a.release(&election, token).await);
-    }
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn an_answer_that_never_came_counts_for_nothing_and_the_next_attempt_begins_a_new_term() {
-        let Some(store) = Prefix::new("s3: silence") else {
-            return;
-        };
-        let proxy = Proxy::to(store.server.port).await;
-        let election = name("leader");
-        let near = Client::new(&store.url(), "near").await;
-        let far = impatient(&store.url_at(proxy.port));
-        for trouble in [
-            Trouble::CutAnswers,
-            Trouble::HoldAnswers,
-            Trouble::CutAfter(3),
-        ] {
-            let first = far.win(&election, LONG).await;
-            proxy.set(trouble);
-            let error = far
-                .attempt(&election, LONG, None)
-                .await
-                .expect_err("no answer");
-            assert_eq!(error.kind, Ambiguous, "{trouble:?}: {error}");
-            let lost = near.leader(&election).await.expect("it was applied");
-            assert!(lost.token > first, "{trouble:?}");
-            proxy.set(Trouble::None);
-            let next = far.win(&election, LONG).await;
-            assert!(next > lost.token, "{trouble:?}");
-            assert!(far.release(&election, next).await);
-        }
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

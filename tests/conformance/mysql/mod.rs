@@ -56,6 +56,14 @@ impl Fixture for Fresh {
             .sql(&format!("DELETE FROM {TABLE} WHERE election = {election}"))
             .await;
     }
+
+    async fn list(&self) -> Vec<String> {
+        let rows = self
+            .0
+            .sql(&format!("SELECT HEX(election) FROM {TABLE}"))
+            .await;
+        rows.iter().filter_map(|row| row.get(0)).collect()
+    }
 }
 
 /// A name as it may stand in a statement, whatever it is.
