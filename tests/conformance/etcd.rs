@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use whenleader::backend::Backend;
 use whenleader::lease::ElectionName;
 
-use crate::suite::{Fixture, open};
+use crate::suite::{Fixture, Networked, open};
 use crate::support::{Kind, Server};
 
 /// Keys of its own on the server that all tests share.
@@ -90,8 +90,20 @@ impl Fixture for Fresh {
     }
 }
 
+impl Networked for Fresh {
+    const LOOKS_FIRST: bool = true;
+
+    fn port(&self) -> u16 {
+        self.server.port
+    }
+
+    fn url_at(&self, port: u16) -> String {
+        format!("etcd://127.0.0.1:{port}?prefix={}", self.prefix)
+    }
+}
+
 mod etcd_conforms {
-    crate::conformance!(super::Fresh);
+    crate::conformance!(super::Fresh, on a network);
 }
 
 /// What only etcd can get wrong.

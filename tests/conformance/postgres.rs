@@ -9,7 +9,7 @@ use tokio_postgres::{NoTls, SimpleQueryMessage};
 use whenleader::backend::Backend;
 use whenleader::lease::ElectionName;
 
-use crate::suite::{Fixture, open};
+use crate::suite::{Fixture, Networked, open};
 use crate::support::{Kind, Server};
 
 /// Somebody at a prompt: a connection of the test's own.
@@ -148,8 +148,23 @@ impl<const POOLED: bool> Fixture for Fresh<POOLED> {
     }
 }
 
+impl Networked for Fresh<false> {
+    const HALF_AN_ANSWER: usize = 60;
+
+    fn port(&self) -> u16 {
+        self.server.port
+    }
+
+    /// Without TLS, so that what is cut is a part of an answer.
+    fn url_at(&self, port: u16) -> String {
+        let url = self.url();
+        let url = url.replacen(&self.server.port.to_string(), &port.to_string(), 1);
+        format!("{url}&sslmode=disable")
+    }
+}
+
 mod directly {
-    crate::conformance!(super::Fresh<false>);
+    crate::conformance!(super::Fresh<false>, on a network);
 }
 
 mod behind_a_pooler {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use whenleader::backend::Backend;
 use whenleader::lease::ElectionName;
 
-use crate::suite::{Fixture, open};
+use crate::suite::{Fixture, Networked, open};
 use crate::support::{Kind, Redis};
 
 pub struct Fresh<const VALKEY: bool> {
@@ -48,12 +48,22 @@ impl<const VALKEY: bool> Fixture for Fresh<VALKEY> {
     }
 }
 
+impl<const VALKEY: bool> Networked for Fresh<VALKEY> {
+    fn port(&self) -> u16 {
+        self.server.port
+    }
+
+    fn url_at(&self, port: u16) -> String {
+        format!("redis://127.0.0.1:{port}")
+    }
+}
+
 mod redis_conforms {
-    crate::conformance!(super::Fresh<false>);
+    crate::conformance!(super::Fresh<false>, on a network);
 }
 
 mod valkey_conforms {
-    crate::conformance!(super::Fresh<true>);
+    crate::conformance!(super::Fresh<true>, on a network);
 }
 
 /// What only these two can get wrong, on both.

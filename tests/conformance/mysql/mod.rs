@@ -12,7 +12,7 @@ use whenleader::backend::Backend;
 use whenleader::lease::ElectionName;
 
 use self::database::Database;
-use crate::suite::{Fixture, open};
+use crate::suite::{Fixture, Networked, open};
 
 const TABLE: &str = "whenleader_leases";
 
@@ -76,6 +76,19 @@ fn hex(election: &ElectionName) -> String {
     format!("_utf8mb4 X'{}'", digits.concat())
 }
 
+impl Networked for Fresh {
+    const LOOKS_FIRST: bool = true;
+
+    fn port(&self) -> u16 {
+        self.0.server.port
+    }
+
+    /// Without TLS, so that what is cut is a part of an answer.
+    fn url_at(&self, port: u16) -> String {
+        format!("{}?ssl-mode=disabled", self.0.url_to(port))
+    }
+}
+
 mod it_conforms {
-    crate::conformance!(super::Fresh, without a watch);
+    crate::conformance!(super::Fresh, on a network, without a watch);
 }
