@@ -1046,7 +1046,15 @@ async fn a_commit_that_no_standby_confirmed_does_not_count() {
     .await;
     // It waits for ever, and whoever ends that wait makes it look as if all were well.
     let election = name("leader");
-    let renewal = client.attempt(&election, LONG, Some(token));
+    let renewal = async {
+        // Not every process of the server has read its settings at the same moment.
+        loop {
+            let renewed = client.attempt(&election, LONG, Some(token)).await;
+            if renewed.is_err() {
+                return renewed;
+            }
+        }
+    };
     let end_the_wait = async {
         eventually("it waits", async || {
             let ended = prompt
