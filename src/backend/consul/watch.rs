@@ -16,6 +16,9 @@ use crate::lease::ElectionName;
 
 /// What changes more often than this is looked at together.
 const SHORTEST_GAP: Duration = Duration::from_millis(5);
+/// Of a key that is not there yet Consul tells at each write of anybody: each time that nothing has changed, the next
+/// question waits twice as long, up to this.
+const LONGEST_GAP: Duration = Duration::from_millis(250);
 
 pub(super) async fn run(
     leases: Arc<Observed<Consul>>,
@@ -45,6 +48,7 @@ impl KeyWatch {
         let key = consul.key(&self.election);
         let mut index = 0;
         let mut latest: Option<Option<u64>> = None;
+        let mut gap = SHORTEST_GAP;
         loop {
             let asking = consul.agent.get_after(&key, index);
             tokio::pin!(asking);
@@ -64,14 +68,17 @@ impl KeyWatch {
             // A server that was set back counts from a lower index, and would not answer for long.
             index = if now < index { 0 } else { now.max(1) };
             let version = stored.as_ref().map(|stored| stored.index);
-            if latest != Some(version) {
+            if latest == Some(version) {
+                gap = (gap * 2).min(LONGEST_GAP);
+            } else {
+                gap = SHORTEST_GAP;
                 latest = Some(version);
                 let entry = stored.as_ref().map(kept);
                 if let Some(hint) = self.leases.saw(&self.election, entry) {
                     watchers.tell_all(hint);
                 }
             }
-            sleep(SHORTEST_GAP).await;
+            sleep(gap).await;
         }
     }
 }
