@@ -63,6 +63,8 @@ async function rust() {
     "-D",
     "warnings",
   ]);
+  // Most tests wait for something: a lease, a server. Twice as many as there are cores keep them busy.
+  env.RUST_TEST_THREADS ??= String(2 * availableParallelism());
   // --show-output: what was skipped and measured is told on the output of tests that pass.
   await step("tests", ["cargo", "test", "--", "--show-output"], countCargo);
 }
