@@ -23,8 +23,8 @@ const GROUPS = ["rust", "js", "nodes", "pack"];
 const SLOW = /^(pack|examples|chaos|losses|stale|rivalry|testing-stories)/;
 /** Files that the oldest Node.js runs: what loads the addon and meets the ends of threads and processes. */
 const OLDEST = /^(package|cluster|config|callbacks|worker|exit)\./;
-/** Files run side by side, one for each core. */
-const CONCURRENCY = [`--test-concurrency=${availableParallelism()}`];
+/** Files run side by side; while they wait, one more than there are cores keeps these busy. */
+const CONCURRENCY = [`--test-concurrency=${availableParallelism() + 1}`];
 
 const wanted = process.argv.slice(2);
 const unknown = wanted.find((name) => !GROUPS.includes(name));
