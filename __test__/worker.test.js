@@ -30,7 +30,7 @@ test("a worker without a configuration leads as its process does", async () => {
   const lines = await run(`
     const worker = spawn("whenLeader(({ token }) => parent.postMessage(token));");
     say(await once(worker, "message"));`);
-  assert.deepEqual(lines, ["1"]);
+  assert.ok(lines.length === 1 && Number(lines[0]) > 1.7e15, `${lines}`);
 });
 
 test("a worker joins the cluster that its process runs, and leads the same term", async () => {
