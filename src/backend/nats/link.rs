@@ -5,15 +5,18 @@
 //! counts. Sending twice does no harm: everything is either a read, or a write on the condition of what it is
 //! written over, which the second one then does not meet.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use futures_util::future::{Either, select};
 use tokio::time::timeout;
 
 use super::address::Address;
 use super::connection::{Connection, Message};
 use super::failure::{self, Trouble, Why};
 use crate::backend::{BackendError, StoreOptions};
+use crate::locked::locked;
 
 pub(super) struct Link {
     pub address: Address,
@@ -88,8 +91,7 @@ impl Link {
         asked: &Asked<'_>,
         asked_before: &mut bool,
     ) -> Result<Message, Trouble> {
-        let first = self.ask_once(asked);
-        tokio::pin!(first);
+        let mut first = pin!(self.ask_once(asked));
         match timeout(self.limit / 2, &mut first).await {
             Ok(Ok(message)) => Ok(message),
             Ok(Err(trouble)) => match trouble.why {
@@ -103,15 +105,12 @@ impl Link {
                 // Whoever asks next does not wait for it.
                 self.forget();
                 *asked_before = true;
-                let second = self.ask_once(asked);
-                tokio::pin!(second);
-                tokio::select! {
+                let second = pin!(self.ask_once(asked));
+                match select(first, second).await {
+                    Either::Left((Ok(message), _)) | Either::Right((Ok(message), _)) => Ok(message),
                     // Its trouble tells nothing new: it was silent.
-                    Ok(message) = &mut first => Ok(message),
-                    now = &mut second => match now {
-                        Ok(message) => Ok(message),
-                        Err(_) => first.await,
-                    },
+                    Either::Left((Err(_), second)) => second.await,
+                    Either::Right((Err(_), first)) => first.await,
                 }
             }
         }
@@ -223,7 +222,7 @@ impl Link {
     }
 
     fn lock(&self) -> MutexGuard<'_, Slot> {
-        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.slot)
     }
 }
 
@@ -282,6 +281,19 @@ mod tests {
 
     /// What comes of a write whose first copy the server took, and then closed or kept silent.
     async fn asks_twice(writes: bool, closes: bool, then: &str) -> (FailureKind, &'static str) {
+        let server = async |listener: &TcpListener| {
+            let mut first = greeted(listener, "").await;
+            published(&mut first).await;
+            let silent = (!closes).then_some(first);
+            greeted(listener, then).await;
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            drop(silent);
+        };
+        asks(writes, server).await
+    }
+
+    /// What comes of a request to such a server, which does nothing more in the end.
+    async fn asks(writes: bool, server: impl AsyncFn(&TcpListener)) -> (FailureKind, &'static str) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("nats://{}", listener.local_addr().unwrap());
         let mut options = StoreOptions::new(".");
@@ -295,12 +307,7 @@ mod tests {
             writes,
         };
         let server = async {
-            let mut first = greeted(&listener, "").await;
-            published(&mut first).await;
-            let silent = (!closes).then_some(first);
-            greeted(&listener, then).await;
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            drop(silent);
+            server(&listener).await;
             std::future::pending::<()>().await;
         };
         tokio::select! {
@@ -320,5 +327,28 @@ mod tests {
         // The first one was silent, and was the last to end.
         let (kind, _) = asks_twice(true, false, busy).await;
         assert_eq!(kind, Ambiguous);
+    }
+
+    #[tokio::test]
+    async fn a_server_that_falls_silent_and_then_dies_ends_both_tries_in_either_order() {
+        for first_ends_first in [true, false] {
+            let server = async |listener: &TcpListener| {
+                let mut tries = Vec::new();
+                for _ in 0..2 {
+                    let mut stream = greeted(listener, "").await;
+                    published(&mut stream).await;
+                    tries.push(stream);
+                }
+                if first_ends_first {
+                    tries.reverse();
+                }
+                for ended in [tries.pop(), tries.pop()] {
+                    drop(ended);
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+            };
+            let (kind, _) = asks(true, server).await;
+            assert_eq!(kind, Ambiguous, "{first_ends_first}");
+        }
     }
 }
