@@ -200,22 +200,25 @@ impl Watchers {
 
     /// Returns whether that was new to anybody.
     fn tell_of_watch(&self, election: Option<&ElectionName>, hears: bool) -> bool {
-        let mut is_new = false;
         let mut inner = locked(&self.inner);
-        for (name, ears) in &mut inner.listeners {
-            if election.is_some_and(|election| election != name) {
-                continue;
-            }
-            for ear in ears {
-                if ear.hears.replace(hears) != Some(hears) {
-                    let hint = if hears { Hint::Watching } else { Hint::Blind };
-                    ear.unheard.add(hint);
-                    is_new = true;
-                }
-            }
+        let listeners = &mut inner.listeners;
+        match election {
+            Some(election) => tell_ears(listeners.get_mut(election).into_iter(), hears),
+            None => tell_ears(listeners.values_mut(), hears),
         }
-        is_new
     }
+}
+
+fn tell_ears<'a>(ears: impl Iterator<Item = &'a mut Vec<Ear>>, hears: bool) -> bool {
+    let mut is_new = false;
+    for ear in ears.flatten() {
+        if ear.hears.replace(hears) != Some(hears) {
+            ear.unheard
+                .add(if hears { Hint::Watching } else { Hint::Blind });
+            is_new = true;
+        }
+    }
+    is_new
 }
 
 impl Inner {
