@@ -18,6 +18,7 @@ use serde_json::Value;
 
 use super::connection::{Identity, Trust, Way, basic, certificates, extra_header_name};
 use super::kubeconfig::{Cluster, Context, Impersonated, Kubeconfig, Named, Plugin, Source, User};
+use crate::backend::without_password;
 use crate::environment::{self, variable};
 
 /// What a pod has.
@@ -408,7 +409,8 @@ fn address(server: &str, cluster: &Cluster) -> Result<Uri, Refused> {
     };
     let refuse = || {
         format!(
-            "the server of the kubeconfig must be a URL like https://10.0.0.1:6443, not {server:?}"
+            "the server of the kubeconfig must be a URL like https://10.0.0.1:6443, not {:?}",
+            without_password(server)
         )
     };
     let url: Uri = full.parse().map_err(|_| refuse())?;
@@ -683,10 +685,12 @@ mod tests {
             "https://h:99999",
             "https://h:0",
             "https://[::1]:x",
+            "https://user:hunter2@h:0",
         ] {
             machine.file("home/.kube/config", &kubeconfig(server, ""));
             let refused = machine.resolve(&Place::default()).unwrap_err();
             assert!(refused.contains("must be a URL"), "{server}: {refused}");
+            assert!(!refused.contains("hunter2"), "{refused}");
         }
     }
 

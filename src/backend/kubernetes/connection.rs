@@ -12,6 +12,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use futures_util::TryFutureExt as _;
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue, Request, Response, Uri};
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
@@ -205,23 +206,13 @@ impl Service<Uri> for Connector {
 
     fn call(&mut self, server: Uri) -> Connecting {
         let dial = self.dial.clone();
-        match &mut self.proxy {
-            None => self.dial.call(server),
-            Some(Proxy::Socks(proxy)) => {
-                let connecting = proxy.call(server.clone());
-                Box::pin(async move {
-                    let wire = connecting.await.map_err(io::Error::other)?;
-                    dial.encrypt(wire, &server).await
-                })
-            }
-            Some(Proxy::Http(proxy)) => {
-                let connecting = proxy.call(server.clone());
-                Box::pin(async move {
-                    let wire = connecting.await.map_err(io::Error::other)?;
-                    dial.encrypt(wire, &server).await
-                })
-            }
-        }
+        let peer = server.clone();
+        let connecting: Connecting = match &mut self.proxy {
+            None => return self.dial.call(server),
+            Some(Proxy::Socks(proxy)) => Box::pin(proxy.call(peer).map_err(io::Error::other)),
+            Some(Proxy::Http(proxy)) => Box::pin(proxy.call(peer).map_err(io::Error::other)),
+        };
+        Box::pin(async move { dial.encrypt(connecting.await?, &server).await })
     }
 }
 
@@ -345,12 +336,8 @@ fn tls(trust: &Trust, identity: Option<&Identity>) -> Result<ClientConfig, Strin
         tls.dangerous().set_certificate_verifier(verifier);
     }
     if let Some(identity) = identity {
-        let chain: Result<Vec<_>, _> =
-            CertificateDer::pem_slice_iter(&identity.certificate).collect();
-        let chain = chain
-            .ok()
-            .filter(|chain| !chain.is_empty())
-            .ok_or("the client-certificate holds no certificate in PEM form")?;
+        let chain = certificates(&identity.certificate)
+            .map_err(|what| format!("the client-certificate {what}"))?;
         let key = PrivateKeyDer::from_pem_slice(&identity.key)
             .map_err(|_| "the client-key holds no private key in PEM form".to_owned())?;
         let both = CertifiedKey::from_der(chain, key, &provider).map_err(|error| {
