@@ -9,7 +9,7 @@ use whenleader::lease::{Hint, Outcome};
 
 use crate::postgres::{Fresh, Prompt, literal, number, pooled, with_schema};
 use crate::postgres_alone::{fails, impatient};
-use crate::suite::{Client, Fixture, LONG, SHORT, denied, held, leading, name, open_with};
+use crate::suite::{Client, Fixture, LONG, SHORT, denied, held, leading, name, open_with, patient};
 use crate::support::{Kind, Proxy, Server, Trouble, eventually};
 
 type Store = Fresh<false>;
@@ -142,11 +142,7 @@ async fn a_connection_without_an_answer_is_replaced_after_the_patience_of_the_sh
     let Some((_store, proxy, url)) = behind_a_proxy("a_connection_without_an_answer").await else {
         return;
     };
-    let mut options = StoreOptions::new(".");
-    options.request_timeout = Duration::from_secs(30);
-    options.connect_timeout = Duration::from_secs(30);
-    options.patience = Duration::from_millis(500);
-    let client = Client::of(open_with(&url, &options), "a").await;
+    let client = patient(&url).await;
     let election = name("leader");
     let token = client.win(&election, LONG).await;
     proxy.freeze();

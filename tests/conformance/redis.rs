@@ -77,7 +77,9 @@ mod alone {
     use whenleader::lease::{Hint, Outcome};
 
     use super::key;
-    use crate::suite::{Client, LONG, SHORT, denied, held, leading, name, open, open_with, owner};
+    use crate::suite::{
+        Client, LONG, PATIENCE, SHORT, denied, held, leading, name, open, owner, patient,
+    };
     use crate::support::{Kind, Proxy, Redis, Scripted, Trouble, eventually};
 
     /// Runs a test once with each server.
@@ -256,17 +258,6 @@ mod alone {
         );
     }
 
-    const PATIENCE: Duration = Duration::from_millis(500);
-
-    /// Waits for long, and not for long on one connection.
-    async fn patient(proxy: &Proxy) -> Client {
-        let mut options = StoreOptions::new(".");
-        options.request_timeout = Duration::from_secs(30);
-        options.connect_timeout = Duration::from_secs(30);
-        options.patience = PATIENCE;
-        Client::of(open_with(&proxy.url(), &options), "patient").await
-    }
-
     async fn a_connection_without_an_answer_is_replaced_after_the_patience_of_the_shortest_attempt(
         kind: Kind,
         test: &str,
@@ -275,7 +266,7 @@ mod alone {
             return;
         };
         let proxy = Proxy::to(server.port).await;
-        let client = patient(&proxy).await;
+        let client = patient(&proxy.url()).await;
         let election = name("leader");
         let token = client.win(&election, LONG).await;
         let begun = Instant::now();
@@ -303,7 +294,7 @@ mod alone {
             return;
         };
         let proxy = Proxy::to(server.port).await;
-        let client = patient(&proxy).await;
+        let client = patient(&proxy.url()).await;
         let election = name("leader");
         let token = client.win(&election, LONG).await;
         assert!(client.release(&election, token).await);
@@ -320,7 +311,7 @@ mod alone {
             return;
         };
         let proxy = Proxy::to(server.port).await;
-        let client = patient(&proxy).await;
+        let client = patient(&proxy.url()).await;
         let election = name("leader");
         for cut in [true, false] {
             let token = client.win(&election, LONG).await;

@@ -115,6 +115,18 @@ pub fn impatient(url: &str) -> Client {
     }
 }
 
+/// After how long a [`patient`] one tries another connection.
+pub const PATIENCE: Duration = Duration::from_millis(500);
+
+/// Waits for long, and not for long on one connection.
+pub async fn patient(url: &str) -> Client {
+    let mut options = StoreOptions::new(".");
+    options.request_timeout = Duration::from_secs(30);
+    options.connect_timeout = Duration::from_secs(30);
+    options.patience = PATIENCE;
+    Client::of(open_with(url, &options), "patient").await
+}
+
 /// How an attempt fails.
 pub async fn fails(client: &Client, kind: FailureKind, code: &str) -> BackendError {
     let attempt = client.attempt(&name("leader"), LONG, None).await;

@@ -15,7 +15,7 @@ use whenleader::lease::Outcome;
 
 use super::TABLE;
 use super::database::{Database, is_mysql, kind, sql};
-use crate::suite::{Client, LONG, denied, held, leading, name, open, open_with, owner};
+use crate::suite::{Client, LONG, denied, held, leading, name, open, owner};
 use crate::support::{Proxy, Server, Trouble, eventually};
 
 /// Starts a test with a database of its own.
@@ -262,12 +262,7 @@ async fn a_half_open_connection_costs_half_of_an_attempt_and_no_later_one() {
 async fn a_connection_without_an_answer_is_replaced_after_the_patience_of_the_shortest_attempt() {
     let database = database!(a_connection_without_an_answer_is_replaced);
     let proxy = Proxy::to(database.server.port).await;
-    let mut options = StoreOptions::new(".");
-    options.request_timeout = Duration::from_secs(30);
-    options.connect_timeout = Duration::from_secs(30);
-    options.patience = Duration::from_millis(500);
-    let backend = open_with(&database.url_to(proxy.port), &options);
-    let client = Client::of(backend, "a").await;
+    let client = crate::suite::patient(&database.url_to(proxy.port)).await;
     let election = name("leader");
     let token = client.win(&election, LONG).await;
     proxy.freeze();
