@@ -1,10 +1,11 @@
 //! Who this process is, and which candidates are its own.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use crate::environment;
 use crate::lease::{InstanceId, Owner};
+use crate::locked::locked;
 use crate::random::random_u64;
 
 /// `<HOSTNAME or hostname()>-<pid>-<random>`, the same for the whole process.
@@ -41,7 +42,7 @@ pub fn is_ours(nonce: u64) -> bool {
 }
 
 fn drawn() -> MutexGuard<'static, BTreeSet<u64>> {
-    DRAWN.lock().unwrap_or_else(PoisonError::into_inner)
+    locked(&DRAWN)
 }
 
 /// As the W3C's trace context has it.

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use napi::bindgen_prelude::{Function, Unknown};
@@ -26,6 +26,7 @@ use crate::clock::{Clock, Moment, SystemClock};
 use crate::cluster::{self, Cluster, Election, Listener, ListenerId, StartError};
 use crate::config::OnOverrun;
 use crate::lease::{ElectionName, Token};
+use crate::locked::locked;
 use crate::term::Term;
 
 /// The watchdog looks this often per `stallTimeout`.
@@ -288,7 +289,7 @@ impl Link {
     }
 
     fn seats(&self) -> std::sync::MutexGuard<'_, Vec<(Arc<Election>, ListenerId)>> {
-        self.seats.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.seats)
     }
 
     /// The seat is given up, or its election is over.

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Write};
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, Once, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Once, Weak};
 
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id};
@@ -14,6 +14,7 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 
 use super::environment::Link;
+use crate::locked::locked;
 
 /// Records that wait for JavaScript. More are counted and dropped.
 const QUEUE: u32 = 1_024;
@@ -63,7 +64,7 @@ pub fn listen(link: &Arc<Link>, level: &str) {
         let _ = tracing::subscriber::set_global_default(subscriber);
     });
     let detail = detail(level);
-    let mut sinks = SINKS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut sinks = locked(&SINKS);
     sinks.retain(|(other, _)| other.upgrade().is_some_and(|other| !other.is_gone()));
     match sinks
         .iter_mut()
@@ -126,7 +127,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for ToJavaScript {
     fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
         let (detail, level) = detail_of(*event.metadata().level());
         let sink = {
-            let sinks = SINKS.lock().unwrap_or_else(PoisonError::into_inner);
+            let sinks = locked(&SINKS);
             sinks
                 .iter()
                 .filter(|(_, wanted)| *wanted >= detail)

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use async_trait::async_trait;
 use napi::{Env, Error};
@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 use super::environment::{Environment, Link};
 use super::{CONFIG, Result};
 use crate::backend::own::{self, Changes, Failure, Found, LeaseStore};
+use crate::locked::locked;
 
 /// A function that is to be called.
 #[napi(object)]
@@ -70,7 +71,7 @@ impl Calls {
     }
 
     fn lock(&self) -> MutexGuard<'_, Open> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.0)
     }
 }
 

@@ -26,7 +26,7 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -42,6 +42,7 @@ use super::{
 };
 use crate::clock::Clock;
 use crate::lease::{ElectionName, FailureKind, Leader, Outcome, Owner, Token};
+use crate::locked::locked;
 use crate::observation::Observation;
 use crate::random::random_u64;
 
@@ -436,7 +437,7 @@ impl Store {
             match self.publish(&dir, &alive, newest.version, &record, begins, wanted)? {
                 Published::Lost => {}
                 Published::Won(version) => {
-                    lock(&self.published).insert(election.clone(), version);
+                    locked(&self.published).insert(election.clone(), version);
                     self.observe(election, (version, stamp), duration);
                     if begins {
                         self.ring(election);
@@ -496,10 +497,10 @@ impl Store {
         if alive::is_dead(&self.root, &held.alive) {
             return Ok(None);
         }
-        let known = lock(&self.seen)
+        let known = locked(&self.seen)
             .get(election)
             .is_some_and(|seen| seen.expired(received) == Some(&identity));
-        let mut peeked = lock(&self.peeked);
+        let mut peeked = locked(&self.peeked);
         let observation = peeked.entry(election.clone()).or_default();
         let remaining = observation.observe(identity, held.duration, received);
         Ok(Some(held.leader).filter(|_| !known && !remaining.is_zero()))
@@ -511,7 +512,7 @@ impl Store {
 
     /// Whether a version that this process wrote is gone, without a later one.
     fn went_back(&self, election: &ElectionName, newest: u64) -> bool {
-        let published = lock(&self.published);
+        let published = locked(&self.published);
         published.get(election).is_some_and(|last| newest < *last)
     }
 
@@ -523,7 +524,7 @@ impl Store {
         duration: Duration,
     ) -> Duration {
         let received = self.clock.now();
-        let mut seen = lock(&self.seen);
+        let mut seen = locked(&self.seen);
         let observation = seen.entry(election.clone()).or_default();
         observation.observe(version, duration, received)
     }
@@ -609,7 +610,7 @@ impl Store {
     }
 
     fn lock_alive(&self) -> MutexGuard<'_, Option<Arc<Alive>>> {
-        lock(&self.alive)
+        locked(&self.alive)
     }
 
     /// Tells the pollers of all processes that this election changed. They look by themselves too, so
@@ -748,10 +749,6 @@ fn file_name(election: &ElectionName) -> String {
         }
     }
     name
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

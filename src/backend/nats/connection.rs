@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use rustls::pki_types::ServerName;
 use serde_json::{Value, json};
@@ -22,6 +22,7 @@ use tokio_rustls::TlsConnector;
 use super::address::Address;
 use super::failure::{Trouble, Why};
 use crate::backend::url::Host;
+use crate::locked::locked;
 use crate::random::random_u64;
 
 const DEFAULT_PORT: u16 = super::address::DEFAULT_PORT;
@@ -278,7 +279,7 @@ impl Drop for Connection {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.state)
     }
 
     fn why_it_ended(&self) -> Trouble {
