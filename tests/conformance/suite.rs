@@ -152,11 +152,13 @@ impl Client {
     pub async fn of(backend: Arc<dyn Backend>, id: &str) -> Self {
         let owner = owner(id);
         let client = Self { backend, owner };
-        client
-            .backend
-            .prepare()
-            .await
-            .expect("the store can be used");
+        // A busy machine is no reason to give up: nor is it for a campaign.
+        let mut tries = 1..5;
+        while let Err(error) = client.backend.prepare().await {
+            let again = error.kind != FailureKind::Fatal && tries.next().is_some();
+            assert!(again, "the store cannot be used: {error}");
+            eprintln!("{id}: once more, as {error}");
+        }
         client
     }
 

@@ -62,6 +62,7 @@ impl Redis {
     }
 
     fn run(&mut self) -> bool {
+        let _ = std::fs::remove_file(self.socket());
         let child = Command::new(find(self.kind).unwrap())
             .args(["--port", &self.port.to_string()])
             .args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
@@ -77,7 +78,10 @@ impl Redis {
         self.child = Some(child);
         let start = Instant::now();
         while start.elapsed() < Duration::from_secs(20) {
-            if TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).is_ok() {
+            // The port alone may be somebody else's. It opens the socket last.
+            if self.socket().exists()
+                && TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).is_ok()
+            {
                 return true;
             }
             if self.child.as_mut().unwrap().try_wait().unwrap().is_some() {
@@ -139,7 +143,10 @@ impl Drop for Redis {
     }
 }
 
+/// Below those that the systems give to outgoing connections: one of these would take it before the server
+/// does, or, of whoever asks whether the server is there, meet itself.
 pub fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    listener.local_addr().unwrap().port()
+    std::iter::repeat_with(|| 15_000 + u16::try_from(getrandom::u32().unwrap() % 17_000).unwrap())
+        .find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok())
+        .expect("it goes on until one is free")
 }

@@ -5,6 +5,7 @@
 // line, and answers each with one line of JSON: a word alone, or `{ "id": 7, "do": "freeze" }`, whose answer
 // has the same id. It ends when its input does: so all goes with whoever started it, however that ended.
 import { spawn, spawnSync } from "node:child_process";
+import { randomInt } from "node:crypto";
 import { once } from "node:events";
 import {
   closeSync,
@@ -260,14 +261,22 @@ export class Launcher {
   }
 }
 
-/** So many different ones. */
+/**
+ * So many different ones, below those that the systems give to outgoing connections: one of these would take it
+ * before the server does, or, of whoever asks whether the server is there, meet itself.
+ */
 export async function freePorts(count) {
-  const servers = Array.from({ length: count }, () => createServer().listen(0, "127.0.0.1"));
-  const ports = [];
-  for (const server of servers) {
-    if (!server.listening) await once(server, "listening");
-    ports.push(server.address().port);
+  const servers = [];
+  while (servers.length < count) {
+    const server = createServer().listen(randomInt(15_000, 32_000), "127.0.0.1");
+    const error = await once(server, "listening").then(
+      () => undefined,
+      (error) => error,
+    );
+    if (!error) servers.push(server);
+    else if (error.code !== "EADDRINUSE" && error.code !== "EACCES") throw error;
   }
+  const ports = servers.map((server) => server.address().port);
   await Promise.all(servers.map((server) => once(server.close(), "close")));
   return ports;
 }
