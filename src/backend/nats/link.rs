@@ -1,6 +1,6 @@
 //! The connection that all elections of a store share, and what is asked on it within a time.
 //!
-//! A connection that died unnoticed is replaced within the request. One that is merely silent is given half of
+//! A connection that died unnoticed is replaced within the request. One that is merely silent is given a part of
 //! the time; then the request goes out once more on a connection of its own, and whichever is answered first
 //! counts. Sending twice does no harm: everything is either a read, or a write on the condition of what it is
 //! written over, which the second one then does not meet.
@@ -23,6 +23,8 @@ pub(super) struct Link {
     pub connect_timeout: Duration,
     /// How long one request may take, with all that is tried again.
     pub limit: Duration,
+    /// See [`StoreOptions::patience`].
+    patience: Duration,
     slot: Mutex<Slot>,
     /// One connects, the others wait for it.
     dialing: tokio::sync::Mutex<()>,
@@ -62,6 +64,7 @@ impl Link {
             address,
             connect_timeout: options.connect_timeout,
             limit: options.request_timeout,
+            patience: options.patience.min(options.request_timeout / 2),
             slot: Mutex::default(),
             dialing: tokio::sync::Mutex::default(),
         }
@@ -92,7 +95,7 @@ impl Link {
         asked_before: &mut bool,
     ) -> Result<Message, Trouble> {
         let mut first = pin!(self.ask_once(asked));
-        match timeout(self.limit / 2, &mut first).await {
+        match timeout(self.patience, &mut first).await {
             Ok(Ok(message)) => Ok(message),
             Ok(Err(trouble)) => match trouble.why {
                 Why::Unsent | Why::Halfway => {
@@ -251,7 +254,7 @@ impl std::fmt::Debug for Link {
 #[cfg(test)]
 mod tests {
     use std::path::Path;
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
     use tokio::net::{TcpListener, TcpStream};
@@ -297,7 +300,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("nats://{}", listener.local_addr().unwrap());
         let mut options = StoreOptions::new(".");
-        options.request_timeout = Duration::from_millis(400);
+        options.request_timeout = Duration::from_secs(20);
+        options.patience = Duration::from_millis(200);
         let address = Address::parse(&url, Path::new(".")).map_err(|bad| bad.rule);
         let link = Link::new(address.unwrap(), &options);
         let asked = Asked {
@@ -325,8 +329,11 @@ mod tests {
         assert_eq!(asks_twice(true, true, busy).await, (Ambiguous, "busy"));
         assert_eq!(asks_twice(false, true, busy).await, (Transient, "busy"));
         // The first one was silent, and was the last to end.
+        let begun = Instant::now();
         let (kind, _) = asks_twice(true, false, busy).await;
         assert_eq!(kind, Ambiguous);
+        // It was not given more time than a connection has.
+        assert!(begun.elapsed() < Duration::from_secs(5));
     }
 
     #[tokio::test]
