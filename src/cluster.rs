@@ -300,6 +300,7 @@ fn open_backend(config: &Config, clock: &Arc<dyn Clock>) -> Result<Arc<dyn Backe
                     namespace: namespace.clone(),
                 },
                 timeout: timeout.unwrap_or(config.timing.request_limit()),
+                patience: config.timing.patience(),
                 lease: config.timing.lease(),
                 written_lease: config.timing.lease_seen_by_the_second(),
                 election: config.election.clone(),

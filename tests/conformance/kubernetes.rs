@@ -10,7 +10,7 @@ use whenleader::backend::kubernetes::{self, KubernetesOptions, Place, Pod};
 use whenleader::clock::SystemClock;
 use whenleader::lease::ElectionName;
 
-use crate::suite::{Fixture, name};
+use crate::suite::{Fixture, PATIENCE, name};
 use crate::support::{Kubernetes, User};
 
 const JSON: &str = "application/json";
@@ -32,6 +32,7 @@ pub fn options(kubeconfig: PathBuf, namespace: &str) -> KubernetesOptions {
             namespace: Some(namespace.to_owned()),
         },
         timeout: Duration::from_secs(5),
+        patience: PATIENCE,
         lease: Duration::from_secs(15),
         written_lease: Duration::ZERO,
         election: name("leader"),

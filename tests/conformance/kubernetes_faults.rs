@@ -11,7 +11,7 @@ use whenleader::lease::{Hint, Outcome, Token};
 
 use crate::kubernetes::{open, options};
 use crate::suite::{Client, Hearing, LONG, SHORT, denied, held, name};
-use crate::support::{Answer, Fault, StandIn, eventually};
+use crate::support::{Answer, Fault, Proxy, StandIn, eventually};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -163,7 +163,7 @@ async fn a_connection_that_broke_is_tried_once_more_and_the_write_counts_once() 
         assert!(next > token, "{fault:?}");
         token = next;
         standin.on("update").once(fault.clone());
-        a.release(&election, token).await;
+        assert!(a.release(&election, token).await, "{fault:?}");
         assert_eq!(a.leader(&election).await, None, "{fault:?}");
         token = a.win(&election, LONG).await;
         // The first Lease of all, too.
@@ -173,6 +173,86 @@ async fn a_connection_that_broke_is_tried_once_more_and_the_write_counts_once() 
     }
     standin.on("update").always(Fault::ResetMidBody);
     is(&fails(&a, Some(token)).await, Ambiguous, "unreachable");
+}
+
+#[tokio::test]
+async fn what_a_second_copy_of_a_write_is_told_says_nothing_of_the_first() {
+    let standin = StandIn::start().await;
+    let mut options = at(&standin);
+    options.timeout = SECOND * 20;
+    options.patience = SECOND / 4;
+    let a = Client::of(open(options), "a").await;
+    let election = name("leader");
+    for first in [Fault::ApplyThenReset, Fault::ApplyThenStall] {
+        // Refused, and nobody can tell by what.
+        let token = a.win(&election, LONG).await;
+        standin.on("update").once(first.clone());
+        standin.on("get").always(Fault::Answer(Answer::new(503)));
+        is(&fails(&a, Some(token)).await, Ambiguous, "overloaded");
+        standin.calm();
+        assert_eq!(held(a.renew(&election, LONG, token).await), token);
+        // Its own doing is known again where it can be seen.
+        standin.on("update").once(first.clone());
+        standin.forget_requests();
+        assert_eq!(held(a.renew(&election, LONG, token).await), token);
+        assert_eq!((standin.count("update"), standin.count("get")), (2, 1));
+        standin.delete_lease("default", "leader");
+        assert_eq!(denied(a.renew(&election, LONG, token).await), (None, None));
+        standin.on("create").once(first.clone());
+        let gone = Answer::failure(404, "NotFound", "namespaces \"default\" not found");
+        standin.on("create").once(Fault::Answer(gone));
+        is(&fails(&a, None).await, Ambiguous, "no-namespace");
+        standin.calm();
+    }
+}
+
+fn through(standin: &StandIn, proxy: &Proxy) -> KubernetesOptions {
+    let text = std::fs::read_to_string(standin.kubeconfig()).unwrap();
+    let url = format!("http://127.0.0.1:{}", proxy.port);
+    assert!(text.contains(&standin.url()), "{text}");
+    let text = text.replace(&standin.url(), &url);
+    let mut options = at(standin);
+    options.place.config = Some(standin.write_file("through", &text));
+    options.timeout = SECOND * 20;
+    options
+}
+
+#[tokio::test]
+async fn a_silent_connection_is_replaced_after_the_patience_by_one_that_was_not_there() {
+    let standin = StandIn::start().await;
+    let proxy = Proxy::to(standin.port()).await;
+    let mut options = through(&standin, &proxy);
+    options.patience = SECOND / 4;
+    let a = Client::of(open(options), "a").await;
+    let (one, other) = (name("leader"), name("another"));
+    let (token, theirs) = tokio::join!(a.win(&one, LONG), a.win(&other, LONG));
+    let begun = Instant::now();
+    for _ in 0..3 {
+        // So that there are two that lie idle.
+        tokio::join!(a.renew(&one, LONG, token), a.renew(&other, LONG, theirs));
+        proxy.freeze();
+        assert_eq!(held(a.renew(&one, LONG, token).await), token);
+    }
+    assert!(begun.elapsed() < SECOND * 10);
+}
+
+#[tokio::test]
+async fn a_request_that_is_given_up_leaves_no_dead_connection_to_whoever_asks_next() {
+    let standin = StandIn::start().await;
+    let proxy = Proxy::to(standin.port()).await;
+    let mut options = through(&standin, &proxy);
+    options.patience = SECOND * 10;
+    let a = Client::of(open(options), "a").await;
+    let (one, other) = (name("leader"), name("another"));
+    let (token, theirs) = tokio::join!(a.win(&one, LONG), a.win(&other, LONG));
+    tokio::join!(a.renew(&one, LONG, token), a.renew(&other, LONG, theirs));
+    proxy.freeze();
+    let attempt = a.attempt(&one, LONG, Some(token));
+    let given_up = tokio::time::timeout(SECOND / 10, attempt).await;
+    assert!(given_up.is_err());
+    let begun = Instant::now();
+    assert_eq!(held(a.renew(&other, LONG, theirs).await), theirs);
+    assert!(begun.elapsed() < SECOND * 5);
 }
 
 #[tokio::test]
@@ -386,6 +466,32 @@ async fn a_token_that_expired_is_read_anew_within_the_attempt() {
     standin.cut_watches();
     a.release(&election, token).await;
     hearing.until("Free", |hint| hint == Hint::Free).await;
+}
+
+#[tokio::test]
+async fn a_token_that_was_refused_is_not_tried_again_also_where_a_connection_was_replaced() {
+    let standin = StandIn::start().await;
+    let rights: &[(&str, &[&str])] = &[("leases", &["get", "create", "update", "watch"])];
+    let first = standin.account("default", "elector", rights);
+    let second = standin.token("default", "elector");
+    let kubeconfig = standin.kubeconfig_as(&first, "default");
+    let mut options = at(&standin);
+    options.timeout = SECOND * 20;
+    options.patience = SECOND / 4;
+    options.place.config = Some(kubeconfig.clone());
+    let a = Client::of(open(options), "a").await;
+    let election = name("leader");
+    let token = a.win(&election, LONG).await;
+    standin.expire_token(&first);
+    let text = std::fs::read_to_string(&kubeconfig).unwrap();
+    std::fs::write(&kubeconfig, text.replace(&first, &second)).unwrap();
+    // The copy that goes out beside it is refused.
+    standin.on("update").once(Fault::Stall);
+    standin.forget_requests();
+    assert_eq!(held(a.renew(&election, LONG, token).await), token);
+    let asked = standin.requests();
+    let refused = asked.iter().filter(|asked| asked.token() == Some(&first));
+    assert_eq!(refused.count(), 2);
 }
 
 #[tokio::test]
@@ -699,6 +805,7 @@ async fn with_pod(standin: &StandIn) -> (Client, impl AsyncFn(&str)) {
     let made = admin.post(pods, &pod).await.unwrap();
     assert_eq!(made.status, 201);
     let mut options = at(standin);
+    options.patience = SECOND / 10;
     options.pod_labels = true;
     options.pod = Pod::new(Some("pod-0".into()), None);
     let becomes = async move |role: &str| {
@@ -724,6 +831,23 @@ async fn a_label_whose_answer_got_lost_is_written_again() {
     becomes("leader").await;
     a.backend.tell_role(&election, false);
     becomes("follower").await;
+}
+
+#[tokio::test]
+async fn a_label_is_sent_once_and_no_copy_of_it_comes_late() {
+    let standin = StandIn::start().await;
+    let (a, becomes) = with_pod(&standin).await;
+    let election = name("leader");
+    a.backend.tell_role(&election, false);
+    becomes("follower").await;
+    standin.forget_requests();
+    // Within the second that a request has, and far beyond its patience.
+    standin.on("patch").once(Fault::AnswerLate(SECOND / 2));
+    a.backend.tell_role(&election, true);
+    becomes("leader").await;
+    a.backend.tell_role(&election, false);
+    becomes("follower").await;
+    assert_eq!(standin.count("patch"), 2);
 }
 
 #[tokio::test]

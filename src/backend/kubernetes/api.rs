@@ -1,8 +1,11 @@
 //! One request to the API server, within a time of its own.
 //!
 //! The client's hidden retries are off. What is tried again, here and nowhere else, within the same time:
-//! a connection that broke, once; credentials that were refused, once and after reading them anew; and
-//! what the server put off (429) for a time that still fits.
+//! what a connection broke under, once; what has no answer for a while, beside it; credentials that were refused,
+//! once and after reading them anew; and what the server put off (429) for a time that still fits.
+//!
+//! The first two may reach the server twice, and what comes of the second copy says nothing of the first. So only
+//! what does no harm then is sent like that, and on a connection of its own: others may be as dead.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -42,6 +45,8 @@ pub(super) struct Asked<'a> {
     pub right: Right,
     /// Whether it changes anything.
     pub writes: bool,
+    /// Whether it does no harm if it reaches the server twice, whenever that is.
+    pub repeatable: bool,
 }
 
 pub(super) struct Answer {
@@ -50,6 +55,8 @@ pub(super) struct Answer {
     /// What came, if it was not JSON.
     text: String,
     retry_after: Option<Duration>,
+    /// Whether the same was asked before, and may have been done.
+    pub asked_before: bool,
 }
 
 impl Answer {
@@ -67,8 +74,15 @@ impl Answer {
         causes.is_some_and(|causes| causes.iter().any(|cause| cause["reason"] == reason))
     }
 
-    fn wants_a_pause(&self) -> bool {
-        self.status == 429 || (self.status == 503 && self.retry_after.is_some())
+    /// Before it is asked once more.
+    fn wants_a_pause(&self, asked: &Asked<'_>) -> bool {
+        let asks_for_it = self.status == 503 && self.retry_after.is_some();
+        self.is_undone() || (asks_for_it && asked.repeatable)
+    }
+
+    /// A 503 may come from a proxy, after it sent the request on.
+    fn is_undone(&self) -> bool {
+        self.status == 429
     }
 }
 
@@ -77,6 +91,8 @@ pub(super) struct Api {
     sessions: Sessions,
     /// How long one request may take, with all that is tried again.
     timeout: Duration,
+    /// See [`StoreOptions::patience`](crate::backend::StoreOptions::patience).
+    patience: Duration,
     /// The longest that the server may ask to be left alone.
     longest_pause: Duration,
     /// Until when the server asked to be left alone with what needs this right. A label that is put off
@@ -88,6 +104,8 @@ pub(super) struct Api {
 struct Broken {
     /// Nothing was sent.
     unsent: bool,
+    /// And nobody is there to whom it could be sent.
+    unreachable: bool,
     /// The two sides do not trust each other, perhaps no longer.
     distrust: bool,
     message: String,
@@ -98,6 +116,7 @@ impl Broken {
     fn halfway(message: String) -> Self {
         Self {
             unsent: false,
+            unreachable: false,
             distrust: false,
             message,
         }
@@ -105,10 +124,16 @@ impl Broken {
 }
 
 impl Api {
-    pub fn new(place: Place, timeout: Duration, longest_pause: Duration) -> Self {
+    pub fn new(
+        place: Place,
+        timeout: Duration,
+        patience: Duration,
+        longest_pause: Duration,
+    ) -> Self {
         Self {
             sessions: Sessions::new(place, timeout),
             timeout,
+            patience,
             longest_pause,
             paused: Mutex::default(),
         }
@@ -150,16 +175,18 @@ impl Api {
     ) -> Result<Reply, BackendError> {
         let mut maybe_done = false;
         let tried = self.try_again(asked, stream, &mut maybe_done).await;
-        tried.map_err(|error| {
-            if maybe_done && asked.writes {
-                // Whatever came of the last try, an earlier one may have reached the server.
-                BackendError::ambiguous(error.code, error.message)
-            } else {
-                error
-            }
-        })
+        let asked_before = asked.writes && maybe_done;
+        match tried {
+            Ok(Reply::Answer(answer)) => Ok(Reply::Answer(Answer {
+                asked_before,
+                ..answer
+            })),
+            Ok(reply) => Ok(reply),
+            Err(error) => Err(error.doubted(asked_before)),
+        }
     }
 
+    /// `maybe_done`: whether, beside the try whose end is returned, another one may have been done.
     async fn try_again(
         &self,
         asked: &Asked<'_>,
@@ -172,8 +199,8 @@ impl Api {
         loop {
             self.wait_for_permission(asked.right, &left).await?;
             let session = self.session(left()).await?;
-            let Ok(sent) = timeout(left(), self.send(&session, asked, stream, left() / 2)).await
-            else {
+            let sent = self.send(&session, asked, stream, reconnected, left() / 2, maybe_done);
+            let Ok(sent) = timeout(left(), sent).await else {
                 let message = format!("no answer within {} ms", self.timeout.as_millis());
                 return Err(ambiguous_if_writing(asked, "timeout", message));
             };
@@ -182,7 +209,8 @@ impl Api {
                     signed_in = true;
                     self.sessions.forget(&session);
                 }
-                Ok(Reply::Answer(answer)) if answer.wants_a_pause() => {
+                Ok(Reply::Answer(answer)) if answer.wants_a_pause(asked) => {
+                    *maybe_done |= !answer.is_undone();
                     self.pause(asked.right, answer.retry_after.unwrap_or(UNSAID_PAUSE));
                 }
                 Ok(reply) => return Ok(reply),
@@ -191,7 +219,9 @@ impl Api {
                     if broken.distrust {
                         self.sessions.forget(&session);
                     }
-                    if reconnected || (broken.unsent && !broken.distrust) {
+                    let may_repeat = broken.unsent || asked.repeatable;
+                    let may_help = broken.distrust || !broken.unreachable;
+                    if reconnected || !may_repeat || !may_help {
                         return Err(BackendError::transient("unreachable", broken.message));
                     }
                     reconnected = true;
@@ -201,23 +231,29 @@ impl Api {
     }
 
     /// A connection whose other end has gone looks like a slow server. So what has no answer after a part of
-    /// its time is sent once more, on a connection of its own, and whichever is answered first counts: every
-    /// write is conditional, and happens once.
+    /// its time is sent once more, on a connection of its own, and whichever is answered first counts.
     async fn send(
         &self,
-        session: &Arc<Session>,
+        session: &Session,
         asked: &Asked<'_>,
         stream: bool,
-        patience: Duration,
+        afresh: bool,
+        longest_patience: Duration,
+        maybe_done: &mut bool,
     ) -> Result<Reply, Broken> {
-        let mut first = pin!(send(session, asked, stream));
+        let mut first = pin!(send(session, asked, stream, afresh));
+        if !asked.repeatable {
+            return first.await;
+        }
+        let patience = self.patience.min(longest_patience);
         if let Ok(answered) = timeout(patience, &mut first).await {
             return answered;
         }
-        let Some(fresh) = self.sessions.reconnected(session) else {
+        if self.sessions.are_closed() {
             return first.await;
-        };
-        let second = pin!(send(&fresh, asked, stream));
+        }
+        *maybe_done = true;
+        let second = pin!(send(session, asked, stream, true));
         match select(first, second).await {
             Either::Left((Ok(answer), _)) | Either::Right((Ok(answer), _)) => Ok(answer),
             Either::Left((Err(_), second)) => second.await,
@@ -278,7 +314,12 @@ enum Reply {
 }
 
 /// `stream`: the body of a good answer goes on.
-async fn send(session: &Arc<Session>, asked: &Asked<'_>, stream: bool) -> Result<Reply, Broken> {
+async fn send(
+    session: &Session,
+    asked: &Asked<'_>,
+    stream: bool,
+    afresh: bool,
+) -> Result<Reply, Broken> {
     let body = asked.body.map(Value::to_string).unwrap_or_default();
     let mut request = Request::builder()
         .method(asked.method.clone())
@@ -292,10 +333,12 @@ async fn send(session: &Arc<Session>, asked: &Asked<'_>, stream: bool) -> Result
         unsent: true,
         ..Broken::halfway(format!("{} cannot be asked for: {error}", asked.path))
     })?;
-    let response = session.connections.send(request).await;
+    let mut taken = session.connections.take(afresh);
+    let response = taken.send(request).await;
     let response = response.map_err(|error| broken(&error))?;
     let status = response.status();
     if stream && status == StatusCode::OK {
+        taken.answered = true;
         return Ok(Reply::Stream(response.into_body()));
     }
     let retry_after = pause_of(response.headers());
@@ -304,6 +347,7 @@ async fn send(session: &Arc<Session>, asked: &Asked<'_>, stream: bool) -> Result
         .await
         .map_err(|error| Broken::halfway(format!("the answer broke off: {}", chain(&*error))))?
         .to_bytes();
+    taken.answered = true;
     let body = serde_json::from_slice(&bytes).ok();
     if status.is_success() && body.is_none() {
         return Err(Broken::halfway(format!(
@@ -319,14 +363,19 @@ async fn send(session: &Arc<Session>, asked: &Asked<'_>, stream: bool) -> Result
         body: body.unwrap_or(Value::Null),
         text,
         retry_after,
+        asked_before: false,
     }))
 }
 
 fn broken(client: &hyper_util::client::legacy::Error) -> Broken {
     // The client's own words say less than the cause.
     let why = client.source().map_or_else(|| client.to_string(), chain);
+    // A connection that had ended before the request was on it.
+    let cause = client.source().and_then(<dyn Error>::downcast_ref);
+    let is_stale = cause.is_some_and(hyper::Error::is_canceled);
     let mut broken = Broken {
-        unsent: client.is_connect(),
+        unsent: client.is_connect() || is_stale,
+        unreachable: client.is_connect(),
         ..Broken::halfway(if client.is_connect() {
             format!("the API server cannot be reached: {why}")
         } else {

@@ -42,8 +42,6 @@ const READ_CERTIFICATES_EVERY: Duration = Duration::from_secs(60);
 /// What an answer holds, as it comes.
 pub(super) type Body = UnsyncBoxBody<Bytes, io::Error>;
 
-type Answering = Pin<Box<dyn Future<Output = Result<Response<Body>, ClientError>> + Send>>;
-
 /// How the API server is reached.
 #[derive(Debug)]
 pub(super) struct Way {
@@ -73,13 +71,20 @@ pub(super) struct Identity {
     pub key: Vec<u8>,
 }
 
-/// The connections to one server. All clones share them.
-#[derive(Clone)]
+type Pool = Client<TimeoutConnector<Connector>, Full<Bytes>>;
+
+/// The connections to one server.
 pub(super) struct Connections {
-    pool: Client<TimeoutConnector<Connector>, Full<Bytes>>,
     connector: TimeoutConnector<Connector>,
     server: Uri,
-    headers: Arc<HeaderMap>,
+    headers: HeaderMap,
+    slot: Mutex<Slot>,
+}
+
+/// The connections that are kept for the next request, and which ones they are.
+struct Slot {
+    number: u64,
+    pool: Pool,
 }
 
 impl Connections {
@@ -91,44 +96,85 @@ impl Connections {
         connector.set_connect_timeout(Some(limit));
         connector.set_write_timeout(Some(limit));
         Ok(Self {
-            pool: pool(&connector),
+            slot: Mutex::new(Slot {
+                number: 0,
+                pool: pool(&connector),
+            }),
             connector,
             server: way.server,
-            headers: Arc::new(way.headers),
+            headers: way.headers,
         })
     }
 
-    /// The same without those that there are.
-    pub fn afresh(&self) -> Self {
-        Self {
-            pool: pool(&self.connector),
-            ..self.clone()
+    /// For one request. `afresh`: on a connection that was not there before, as no request after it is.
+    pub fn take(&self, afresh: bool) -> Taken<'_> {
+        let mut slot = locked(&self.slot);
+        if afresh {
+            self.replace(&mut slot);
+        }
+        Taken {
+            connections: self,
+            pool: slot.pool.clone(),
+            number: slot.number,
+            answered: false,
         }
     }
 
-    /// The request names a path alone.
-    pub fn send(&self, mut request: Request<Full<Bytes>>) -> Answering {
-        *request.uri_mut() = below(&self.server, request.uri());
-        let headers = request.headers_mut();
-        if self.headers.contains_key(AUTHORIZATION) {
-            headers.remove(AUTHORIZATION);
-        }
-        for (name, value) in &*self.headers {
-            headers.append(name, value.clone());
-        }
-        let answer = self.pool.request(request);
-        Box::pin(async move {
-            Ok(answer
-                .await?
-                .map(|body| body.map_err(io::Error::other).boxed_unsync()))
-        })
+    /// What is under way goes on.
+    fn replace(&self, slot: &mut Slot) {
+        slot.number += 1;
+        slot.pool = pool(&self.connector);
     }
 }
 
-fn pool(
-    connector: &TimeoutConnector<Connector>,
-) -> Client<TimeoutConnector<Connector>, Full<Bytes>> {
-    Client::builder(TokioExecutor::new()).build(connector.clone())
+/// What one request is sent on. Unless an answer comes, others take the place of all connections that there are:
+/// they may be as dead as this one, and whoever gives up waiting (its future is dropped) leaves them to whoever asks
+/// next.
+pub(super) struct Taken<'a> {
+    connections: &'a Connections,
+    pool: Pool,
+    number: u64,
+    pub answered: bool,
+}
+
+impl Taken<'_> {
+    /// The request names a path alone.
+    pub async fn send(
+        &self,
+        mut request: Request<Full<Bytes>>,
+    ) -> Result<Response<Body>, ClientError> {
+        let Connections {
+            server,
+            headers: ours,
+            ..
+        } = self.connections;
+        *request.uri_mut() = below(server, request.uri());
+        let headers = request.headers_mut();
+        if ours.contains_key(AUTHORIZATION) {
+            headers.remove(AUTHORIZATION);
+        }
+        for (name, value) in ours {
+            headers.append(name, value.clone());
+        }
+        let answer = self.pool.request(request).await?;
+        Ok(answer.map(|body| body.map_err(io::Error::other).boxed_unsync()))
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        let mut slot = locked(&self.connections.slot);
+        if !self.answered && slot.number == self.number {
+            self.connections.replace(&mut slot);
+        }
+    }
+}
+
+/// What is sent again is decided elsewhere.
+fn pool(connector: &TimeoutConnector<Connector>) -> Pool {
+    Client::builder(TokioExecutor::new())
+        .retry_canceled_requests(false)
+        .build(connector.clone())
 }
 
 /// The server's address may have a path of its own.
@@ -549,7 +595,7 @@ mod tests {
     async fn get(way: Way) -> Result<Bytes, ClientError> {
         let connections = Connections::new(way, None, Duration::from_secs(30)).unwrap();
         let asked = Request::get("/asked").body(Full::default()).unwrap();
-        let answer = connections.send(asked).await?;
+        let answer = connections.take(false).send(asked).await?;
         Ok(answer.into_body().collect().await.unwrap().to_bytes())
     }
 
@@ -637,6 +683,43 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn an_unanswered_request_leaves_none_of_the_connections_that_there_were() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+        let server = tokio::spawn(async move {
+            for number in 0.. {
+                let (mut tcp, _) = listener.accept().await.unwrap();
+                let tell = tell.clone();
+                tokio::spawn(async move {
+                    loop {
+                        answer_ok(&mut tcp).await;
+                        tell.send(number).unwrap();
+                    }
+                });
+            }
+        });
+        let way = way(&url, None, Trust::Anybody, None);
+        let connections = Connections::new(way, None, Duration::from_secs(30)).unwrap();
+        let mut ask = async |afresh, answered| {
+            let mut taken = connections.take(afresh);
+            let asked = Request::get("/").body(Full::default()).unwrap();
+            let answer = taken.send(asked).await.unwrap();
+            answer.into_body().collect().await.unwrap();
+            taken.answered = answered;
+            told.recv().await.unwrap()
+        };
+        assert_eq!(ask(false, true).await, 0);
+        assert_eq!(ask(false, true).await, 0);
+        // The one that was not answered, as far as its sender says, takes all with it.
+        assert_eq!(ask(false, false).await, 0);
+        assert_eq!(ask(false, true).await, 1);
+        assert_eq!(ask(true, true).await, 2);
+        assert_eq!(ask(false, true).await, 2);
+        server.abort();
+    }
+
+    #[tokio::test]
     async fn a_server_proves_the_name_that_it_is_known_by() {
         let (tls, certificate) = certified("there.test");
         for (name, trust, believed) in [
@@ -684,6 +767,7 @@ mod tests {
         let connections = Connections::new(way, None, Duration::from_secs(30)).unwrap();
         let asked = Request::get("/").header(AUTHORIZATION, "Bearer t");
         connections
+            .take(false)
             .send(asked.body(Full::default()).unwrap())
             .await
             .unwrap();

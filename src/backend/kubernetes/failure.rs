@@ -81,6 +81,10 @@ pub(super) fn missing(rights: &[Right], namespace: &str) -> BackendError {
 
 /// What an answer means that is neither the wanted one nor one that the caller understands.
 pub(super) fn failure(answer: &Answer, asked: &Asked<'_>, namespace: &str) -> BackendError {
+    meaning(answer, asked, namespace).doubted(answer.asked_before)
+}
+
+fn meaning(answer: &Answer, asked: &Asked<'_>, namespace: &str) -> BackendError {
     let said = answer.said();
     let said = said.as_str();
     match answer.status {

@@ -167,6 +167,8 @@ async fn write(api: &Api, pod: &Pod, leads: bool) -> Result<(), BackendError> {
         content_type: MERGE_PATCH,
         right: Right::on_pods("patch"),
         writes: true,
+        // A copy that comes late would write over what was told since.
+        repeatable: false,
     };
     let answer = api.ask(&asked).await?;
     match answer.status {

@@ -52,6 +52,8 @@ pub struct KubernetesOptions {
     pub place: Place,
     /// How long one operation may wait for the API server.
     pub timeout: Duration,
+    /// See [`StoreOptions::patience`](super::StoreOptions::patience).
+    pub patience: Duration,
     /// The lease that instances elect with: the API server is left alone for so long at most.
     pub lease: Duration,
     /// What a record says at least, whatever an attempt asks for: see `timing`.
@@ -89,7 +91,12 @@ pub fn open(
             rule: format!("{rule}, not {namespace:?}"),
         })?;
     }
-    let api = Api::new(options.place, options.timeout, options.lease);
+    let api = Api::new(
+        options.place,
+        options.timeout,
+        options.patience,
+        options.lease,
+    );
     let api = Arc::new(api);
     let labels = options
         .pod_labels
@@ -243,6 +250,7 @@ impl Kubernetes {
             content_type: JSON,
             right,
             writes: false,
+            repeatable: true,
         };
         let answer = self.api.ask(&asked).await.ok()?;
         match answer.status {
@@ -263,6 +271,17 @@ impl Kubernetes {
         let namespace = self.api.target().map_or("?", |target| &target.namespace);
         failure(answer, asked, namespace)
     }
+
+    /// A write was refused, perhaps because an earlier copy of it was done: the Lease, if it shows that.
+    async fn left_by(
+        &self,
+        election: &ElectionName,
+        object: &Value,
+    ) -> Result<Option<Lease>, BackendError> {
+        let found = self.read(election).await;
+        let found = found.map_err(|error| error.doubted(true))?;
+        Ok(found.filter(|lease| lease.is_left_by(object)))
+    }
 }
 
 #[async_trait]
@@ -281,6 +300,7 @@ impl Records for Kubernetes {
             content_type: JSON,
             right: Right::on_leases("get"),
             writes: false,
+            repeatable: true,
         };
         let answer = self.api.ask(&asked).await?;
         match answer.status {
@@ -305,10 +325,12 @@ impl Records for Kubernetes {
             content_type: JSON,
             right: Right::on_leases("create"),
             writes: true,
+            repeatable: true,
         };
         let answer = self.api.ask(&asked).await?;
         match answer.status {
             200 | 201 => lease_in(answer.body, &asked).map(Some),
+            409 if answer.asked_before => self.left_by(election, &object).await,
             409 => Ok(None),
             _ => Err(self.failed(&answer, &asked)),
         }
@@ -342,11 +364,16 @@ impl Records for Kubernetes {
             content_type: JSON,
             right: Right::on_leases("update"),
             writes: true,
+            repeatable: true,
         };
         let answer = self.api.ask(&asked).await?;
         match answer.status {
             200 => lease_in(answer.body, &asked).map(Written::Done),
             201 => lease_in(answer.body, &asked).map(Written::Made),
+            404 | 409 if answer.asked_before => {
+                let done = self.left_by(election, &object).await?;
+                Ok(done.map_or(Written::Changed, Written::Done))
+            }
             404 | 409 => Ok(Written::Changed),
             _ => Err(self.failed(&answer, &asked)),
         }

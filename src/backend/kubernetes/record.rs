@@ -45,6 +45,15 @@ impl Lease {
         self.0["metadata"]["resourceVersion"].as_str().unwrap_or("")
     }
 
+    /// Whether it is as that object, written, would have left it. (Times are exact enough for no two to be alike.)
+    pub fn is_left_by(&self, written: &Value) -> bool {
+        let annotation = |name| written["metadata"]["annotations"][name].as_str();
+        self.0["spec"] == written["spec"]
+            && [TOKEN, OWNER]
+                .iter()
+                .all(|name| self.annotation(name) == annotation(name))
+    }
+
     pub fn record(&self) -> Record {
         let spec = &self.0["spec"];
         let last = self.annotation(TOKEN).and_then(token_of);

@@ -114,7 +114,8 @@ impl Sessions {
         }
     }
 
-    /// The configuration and the credentials are read anew for the next request.
+    /// The configuration and the credentials are read anew for the next request, unless they were since this session.
+    /// (It stays the same one when its connections are replaced.)
     pub fn forget(&self, session: &Arc<Session>) {
         let mut slot = locked(&self.slot);
         let is_current = |current: &Arc<Session>| Arc::ptr_eq(current, session);
@@ -123,20 +124,8 @@ impl Sessions {
         }
     }
 
-    /// The same session without the connections that it has: nobody tells when their other end has gone.
-    pub fn reconnected(&self, session: &Arc<Session>) -> Option<Arc<Session>> {
-        let fresh = Arc::new(Session {
-            connections: session.connections.afresh(),
-            token: session.token.clone(),
-            token_file: session.token_file.clone(),
-            old_at: session.old_at,
-        });
-        let mut slot = locked(&self.slot);
-        let current = slot.current.as_mut()?;
-        if Arc::ptr_eq(current, session) {
-            *current = Arc::clone(&fresh);
-        }
-        Some(fresh)
+    pub fn are_closed(&self) -> bool {
+        locked(&self.slot).closed
     }
 
     /// No session is opened any more, and connections end when nobody uses them.

@@ -146,6 +146,7 @@ impl LeaseWatch {
             content_type: JSON,
             right: Right::on_leases("watch"),
             writes: false,
+            repeatable: true,
         })
     }
 
