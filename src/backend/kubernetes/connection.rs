@@ -5,7 +5,7 @@
 
 use std::future::Future;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
@@ -30,14 +30,19 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tower_service::Service;
 
+use crate::backend::blocking::blocking;
 use crate::backend::tls::{Tls, Verify};
 use crate::locked::locked;
 
 /// A file of certificates is read anew after so long, if somebody connects.
 const READ_CERTIFICATES_EVERY: Duration = Duration::from_secs(60);
+
+/// Of proxies whose URL names none. Those of HTTP have the ports that HTTP has.
+const SOCKS_PORT: u16 = 1080;
 
 /// What an answer holds, as it comes.
 pub(super) type Body = UnsyncBoxBody<Bytes, io::Error>;
@@ -91,7 +96,7 @@ impl Connections {
     /// Reads what there is to trust, and connects to nothing yet. `limit`: how long connecting may take, or
     /// the network to accept a part of a request.
     pub fn new(way: Way, identity: Option<&Identity>, limit: Duration) -> Result<Self, String> {
-        let connector = Connector::new(&way, identity)?;
+        let connector = Connector::new(&way, identity, limit)?;
         let mut connector = TimeoutConnector::new(connector);
         connector.set_connect_timeout(Some(limit));
         connector.set_write_timeout(Some(limit));
@@ -200,16 +205,21 @@ enum Proxy {
 }
 
 impl Connector {
-    fn new(way: &Way, identity: Option<&Identity>) -> Result<Self, String> {
+    fn new(way: &Way, identity: Option<&Identity>, limit: Duration) -> Result<Self, String> {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
+        tcp.set_nodelay(true);
+        // Of several addresses each has its part, and something is left for who answers at the last of them.
+        tcp.set_connect_timeout(Some(limit / 2));
         let name = way.tls_server_name.clone().map(ServerName::try_from);
         let name = name
             .transpose()
             .map_err(|_| "the tls-server-name is no name of a host".to_owned())?;
+        let (tls, authorities) = tls(&way.trust, identity)?;
         let dial = Dial {
             tcp,
-            tls: Arc::new(tls(&way.trust, identity)?),
+            tls: Arc::new(tls),
+            authorities,
             name,
         };
         let proxy = way.proxy.as_ref().map(|proxy| through(proxy, &dial));
@@ -225,7 +235,7 @@ fn through(proxy: &Uri, dial: &Dial) -> Result<Proxy, String> {
         .ok_or_else(|| "the proxy cannot be used".to_owned())?;
     let url = found.uri().clone();
     Ok(if url.scheme_str() == Some("socks5") {
-        let socks = SocksV5::new(url, dial.clone());
+        let socks = SocksV5::new(with_port(url, SOCKS_PORT), dial.clone());
         Proxy::Socks(match found.raw_auth() {
             Some((user, password)) => socks.with_auth(user.into(), password.into()),
             None => socks,
@@ -237,6 +247,17 @@ fn through(proxy: &Uri, dial: &Dial) -> Result<Proxy, String> {
             None => tunnel,
         })
     })
+}
+
+/// Of one that names none.
+fn with_port(url: Uri, port: u16) -> Uri {
+    let (None, Some(host)) = (url.port(), url.host()) else {
+        return url;
+    };
+    let authority = format!("{host}:{port}").parse().ok();
+    let mut parts = url.clone().into_parts();
+    parts.authority = authority;
+    Uri::from_parts(parts).unwrap_or(url)
 }
 
 type Connecting = Pin<Box<dyn Future<Output = io::Result<TokioIo<Wire>>> + Send>>;
@@ -252,7 +273,9 @@ impl Service<Uri> for Connector {
 
     fn call(&mut self, server: Uri) -> Connecting {
         let dial = self.dial.clone();
-        let peer = server.clone();
+        // Who names no port to a proxy names 443.
+        let secure = server.scheme_str() == Some("https");
+        let peer = with_port(server.clone(), if secure { 443 } else { 80 });
         let connecting: Connecting = match &mut self.proxy {
             None => return self.dial.call(server),
             Some(Proxy::Socks(proxy)) => Box::pin(proxy.call(peer).map_err(io::Error::other)),
@@ -267,11 +290,18 @@ impl Service<Uri> for Connector {
 struct Dial {
     tcp: HttpConnector,
     tls: Arc<ClientConfig>,
+    /// Those that `tls` believes, if they are in a file.
+    authorities: Option<Arc<Reread>>,
     /// In place of the host's.
     name: Option<ServerName<'static>>,
 }
 
 impl Dial {
+    async fn connect(&mut self, peer: &Uri) -> io::Result<TcpStream> {
+        let connected = self.tcp.call(peer.clone()).await;
+        Ok(connected.map_err(io::Error::other)?.into_inner())
+    }
+
     async fn encrypt(&self, wire: TokioIo<Wire>, peer: &Uri) -> io::Result<TokioIo<Wire>> {
         if peer.scheme_str() != Some("https") {
             return Ok(wire);
@@ -281,6 +311,9 @@ impl Dial {
             Some(name) => name.clone(),
             None => ServerName::try_from(host.to_owned()).map_err(io::Error::other)?,
         };
+        if let Some(authorities) = &self.authorities {
+            authorities.refresh().await;
+        }
         let tls = TlsConnector::from(Arc::clone(&self.tls));
         let encrypted = tls.connect(name, wire.into_inner()).await?;
         Ok(TokioIo::new(Wire(Box::new(encrypted))))
@@ -299,8 +332,7 @@ impl Service<Uri> for Dial {
     fn call(&mut self, peer: Uri) -> Connecting {
         let mut dial = self.clone();
         Box::pin(async move {
-            let connected = dial.tcp.call(peer.clone()).await;
-            let tcp = connected.map_err(io::Error::other)?.into_inner();
+            let tcp = dial.connect(&peer).await?;
             dial.encrypt(TokioIo::new(Wire(Box::new(tcp))), &peer).await
         })
     }
@@ -359,13 +391,21 @@ impl AsyncWrite for Wire {
     }
 }
 
-fn tls(trust: &Trust, identity: Option<&Identity>) -> Result<ClientConfig, String> {
+fn tls(
+    trust: &Trust,
+    identity: Option<&Identity>,
+) -> Result<(ClientConfig, Option<Arc<Reread>>), String> {
     let provider = Arc::new(ring::default_provider());
     let words = |error: rustls::Error| error.to_string();
+    let mut reread = None;
     let verifier: Option<Arc<dyn ServerCertVerifier>> = match trust {
         Trust::Anybody => None,
         Trust::These(certificates) => Some(verifier(certificates)?),
-        Trust::File(path) => Some(Arc::new(Reread::new(path.clone())?)),
+        Trust::File(path) => {
+            let authorities = Arc::new(Reread::new(path.clone())?);
+            reread = Some(Arc::clone(&authorities));
+            Some(authorities)
+        }
         Trust::Machine => Some(Arc::new(
             rustls_platform_verifier::Verifier::new(Arc::clone(&provider)).map_err(words)?,
         )),
@@ -391,7 +431,7 @@ fn tls(trust: &Trust, identity: Option<&Identity>) -> Result<ClientConfig, Strin
         })?;
         tls.client_auth_cert_resolver = Arc::new(SingleCertAndKey::from(both));
     }
-    Ok(tls)
+    Ok((tls, reread))
 }
 
 fn verifier(certificates: &[CertificateDer<'static>]) -> Result<Arc<WebPkiServerVerifier>, String> {
@@ -430,22 +470,31 @@ impl Reread {
         Ok(Self { path, last })
     }
 
-    fn read(path: &PathBuf) -> Result<Arc<WebPkiServerVerifier>, String> {
+    fn read(path: &Path) -> Result<Arc<WebPkiServerVerifier>, String> {
         let shown = path.display();
         let pem = std::fs::read(path).map_err(|error| format!("{shown}: {error}"))?;
         verifier(&certificates(&pem).map_err(|what| format!("{shown} {what}"))?)
     }
 
-    fn current(&self) -> Arc<WebPkiServerVerifier> {
-        let mut last = locked(&self.last);
-        if last.1.elapsed() >= READ_CERTIFICATES_EVERY {
-            match Self::read(&self.path) {
-                Ok(fresh) => last.0 = fresh,
-                Err(why) => tracing::debug!(%why, "the cluster's certificates stay as they were"),
+    /// Before somebody connects. Verifying reads no file: a disk may be slow, and elections share one thread.
+    async fn refresh(&self) {
+        {
+            let mut last = locked(&self.last);
+            if last.1.elapsed() < READ_CERTIFICATES_EVERY {
+                return;
             }
+            // One reads for all.
             last.1 = Instant::now();
         }
-        Arc::clone(&last.0)
+        let path = self.path.clone();
+        match blocking(move || Self::read(&path)).await {
+            Ok(fresh) => locked(&self.last).0 = fresh,
+            Err(why) => tracing::debug!(%why, "the cluster's certificates stay as they were"),
+        }
+    }
+
+    fn current(&self) -> Arc<WebPkiServerVerifier> {
+        Arc::clone(&locked(&self.last).0)
     }
 }
 
@@ -683,6 +732,81 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn who_names_no_port_means_that_of_the_scheme_also_behind_a_proxy() {
+        let (socks, https) = (with_port_of("socks5://p"), with_port_of("socks5://[::1]:9"));
+        assert_eq!(
+            (&*socks, &*https),
+            ("socks5://p:1080/", "socks5://[::1]:9/")
+        );
+        for (scheme, port) in [("http", 80), ("https", 443)] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let proxy = format!("http://{}", listener.local_addr().unwrap());
+            let server = format!("{scheme}://[::1]/");
+            let asking = get(way(&server, Some(proxy), Trust::Anybody, None));
+            let asked = async {
+                let (mut tcp, _) = listener.accept().await.unwrap();
+                read_head(&mut tcp).await
+            };
+            let (_, head) = tokio::join!(asking, asked);
+            let wanted = format!("CONNECT [::1]:{port} HTTP/1.1\r\nHost: [::1]:{port}\r\n");
+            assert!(head.starts_with(&wanted), "{head}");
+
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let proxy = format!("socks5://{}", listener.local_addr().unwrap());
+            let server = format!("{scheme}://s/");
+            let asking = get(way(&server, Some(proxy), Trust::Anybody, None));
+            let asked = async {
+                let (mut tcp, _) = listener.accept().await.unwrap();
+                tcp.read_exact(&mut [0; 3]).await.unwrap();
+                tcp.write_all(&[5, 0]).await.unwrap();
+                let mut wanted = [0; 8];
+                tcp.read_exact(&mut wanted).await.unwrap();
+                u16::from_be_bytes([wanted[6], wanted[7]])
+            };
+            let (_, asked) = tokio::join!(asking, asked);
+            assert_eq!(asked, port);
+        }
+    }
+
+    fn with_port_of(proxy: &str) -> String {
+        with_port(proxy.parse().unwrap(), SOCKS_PORT).to_string()
+    }
+
+    #[tokio::test]
+    async fn small_requests_do_not_wait_for_each_other_on_the_network() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let way = way(&url, None, Trust::Anybody, None);
+        let connector = Connector::new(&way, None, Duration::from_secs(30));
+        let mut dial = connector.unwrap().dial;
+        assert!(dial.connect(&way.server).await.unwrap().nodelay().unwrap());
+    }
+
+    /// A listener whose queue is full takes nobody, and refuses nobody.
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn an_address_where_nobody_answers_leaves_time_for_another_one() {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let listener = socket.listen(0).unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut queued = Vec::new();
+        while let Ok(Ok(stream)) =
+            tokio::time::timeout(Duration::from_millis(300), TcpStream::connect(address)).await
+        {
+            queued.push(stream);
+            assert!(queued.len() < 100);
+        }
+        let way = way(&format!("http://{address}"), None, Trust::Anybody, None);
+        let connections = Connections::new(way, None, Duration::from_secs(2)).unwrap();
+        let asked = Request::get("/asked").body(Full::default()).unwrap();
+        let error = connections.take(false).send(asked).await.unwrap_err();
+        // Said by who connects to addresses; who bounds all of it says that a deadline has elapsed.
+        let why = crate::backend::kubernetes::failure::chain(&error);
+        assert!(why.contains("tcp connect error"), "{why}");
+    }
+
+    #[tokio::test]
     async fn an_unanswered_request_leaves_none_of_the_connections_that_there_were() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -779,8 +903,8 @@ mod tests {
         assert_eq!(told, ["authorization: Basic dTpw"]);
     }
 
-    #[test]
-    fn a_file_of_authorities_that_changes_is_read_anew_and_one_that_vanishes_is_remembered() {
+    #[tokio::test]
+    async fn a_file_of_authorities_that_changes_is_read_anew_and_one_that_vanishes_is_remembered() {
         let path = std::env::temp_dir().join(format!("whenleader-ca-{}", std::process::id()));
         let pem = || {
             let certified = rcgen::generate_simple_self_signed(["ca".to_owned()]);
@@ -794,12 +918,17 @@ mod tests {
         };
         let first = authorities.current();
         std::fs::write(&path, pem()).unwrap();
+        authorities.refresh().await;
         assert!(Arc::ptr_eq(&authorities.current(), &first));
         grow_old();
+        // Whoever verifies reads nothing.
+        assert!(Arc::ptr_eq(&authorities.current(), &first));
+        authorities.refresh().await;
         let second = authorities.current();
         assert!(!Arc::ptr_eq(&second, &first));
         std::fs::remove_file(&path).unwrap();
         grow_old();
+        authorities.refresh().await;
         assert!(Arc::ptr_eq(&authorities.current(), &second));
     }
 }
