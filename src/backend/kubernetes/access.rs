@@ -9,6 +9,7 @@
 //!
 //! Knows files and the environment, and sends nothing.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use http::header::AUTHORIZATION;
@@ -59,7 +60,6 @@ impl Pod {
 }
 
 /// How the cluster is reached.
-#[derive(Debug)]
 pub(super) struct Access {
     pub way: Way,
     /// Read anew for each request, so that a token which was rotated counts at once.
@@ -72,8 +72,18 @@ pub(super) struct Access {
     pub namespace: String,
 }
 
+/// The rest is secret, or may be.
+impl fmt::Debug for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Access")
+            .field("way", &self.way)
+            .field("namespace", &self.namespace)
+            .finish_non_exhaustive()
+    }
+}
+
 /// Where a certificate of this side is, and its key.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Certificate {
     chain: Option<Source>,
     key: Option<Source>,
@@ -422,6 +432,16 @@ fn address(server: &str, cluster: &Cluster) -> Result<Uri, Refused> {
         return Err(refuse());
     }
     Ok(url)
+}
+
+/// An address without anything that may be a password.
+pub(super) fn shown(url: &Uri) -> String {
+    let scheme = url.scheme_str().unwrap_or("https");
+    let host = url.host().unwrap_or_default();
+    match url.port() {
+        Some(port) => format!("{scheme}://{host}:{port}"),
+        None => format!("{scheme}://{host}"),
+    }
 }
 
 /// As Go's programs do: of the scheme of the server, unless `NO_PROXY` or the loopback says otherwise.
@@ -872,6 +892,29 @@ mod tests {
             let refused = read(user).err().unwrap();
             assert!(refused.contains(words), "{refused}");
         }
+    }
+
+    #[test]
+    fn what_is_secret_is_not_shown_for_debugging() {
+        let machine = Machine::new("debug");
+        let text = kubeconfig(
+            "https://su:hunter2@h",
+            ", proxy-url: 'http://pu:hunter2@proxy:1'",
+        )
+        .replace("cluster: c,", "cluster: c, user: u,")
+            + "users: [{ name: u, user: { username: u, password: hunter2, token: hunter2, \
+               client-certificate: c, client-key-data: hunter2, \
+               exec: { command: p, args: [hunter2], env: [{ name: E, value: hunter2 }] } } }]\n";
+        machine.file("home/.kube/config", &text);
+        let access = machine.resolve(&Place::default()).unwrap();
+        assert!(access.token.is_some() && access.plugin.is_some() && access.way.proxy.is_some());
+        let key = access.certificate.key.as_ref().unwrap();
+        let shown = format!("{access:?} {:?} {key:?}", access.way);
+        for secret in ["hunter2", "dTpodW50ZXIy", "su", "pu"] {
+            assert!(!shown.contains(secret), "{shown}");
+        }
+        assert!(shown.contains("https://h"), "{shown}");
+        assert!(shown.ends_with("Data(..)"), "{shown}");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! All of them are of one type, whatever they go through: an HTTP client for each would be a large part of
 //! this library. Requests are sent as they come, and nothing is tried again here.
 
+use std::fmt;
 use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -34,6 +35,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tower_service::Service;
 
+use super::access::shown;
 use crate::backend::blocking::blocking;
 use crate::backend::tls::{Tls, Verify};
 use crate::locked::locked;
@@ -48,7 +50,6 @@ const SOCKS_PORT: u16 = 1080;
 pub(super) type Body = UnsyncBoxBody<Bytes, io::Error>;
 
 /// How the API server is reached.
-#[derive(Debug)]
 pub(super) struct Way {
     pub server: Uri,
     pub proxy: Option<Uri>,
@@ -57,6 +58,16 @@ pub(super) struct Way {
     pub tls_server_name: Option<String>,
     /// Besides what a request has. What says who asks counts more than a token.
     pub headers: HeaderMap,
+}
+
+/// Proxies, and what is told in headers, may be secret.
+impl fmt::Debug for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Way")
+            .field("server", &shown(&self.server))
+            .field("trust", &self.trust)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Whose certificates are believed.

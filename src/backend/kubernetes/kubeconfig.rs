@@ -1,8 +1,10 @@
 //! What a kubeconfig says: files are read, merged as kubectl merges them, and paths in them made whole.
 //!
-//! Only what is used is looked at. Errors never repeat a value: it may be a secret.
+//! Only what is used is looked at. Errors never repeat a value: it may be a secret. What may hold one is not shown
+//! for debugging, either.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::fs;
 use std::path::{MAIN_SEPARATOR, Path, PathBuf};
 
@@ -15,7 +17,7 @@ use super::yaml::{self, Kind, NoYaml, Node};
 /// What a cluster's extension for credential plugins is called.
 const PLUGIN_EXTENSION: &str = "client.authentication.k8s.io/exec";
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Kubeconfig {
     pub current_context: Option<String>,
     pub contexts: Vec<Named<Context>>,
@@ -25,7 +27,6 @@ pub(super) struct Kubeconfig {
     api_version: Option<String>,
 }
 
-#[derive(Debug)]
 pub(super) struct Named<T> {
     pub name: String,
     pub value: Option<T>,
@@ -38,7 +39,7 @@ pub(super) struct Context {
     pub namespace: Option<String>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Cluster {
     pub server: Option<String>,
     pub certificate_authority: Option<Source>,
@@ -49,7 +50,7 @@ pub(super) struct Cluster {
     plugin_config: Option<Value>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct User {
     pub username: Option<String>,
     pub password: Option<String>,
@@ -73,7 +74,7 @@ pub(super) struct Impersonated {
 }
 
 /// Who has to be asked for credentials.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Plugin {
     pub command: OsString,
     pub args: Vec<String>,
@@ -85,11 +86,20 @@ pub(super) struct Plugin {
 }
 
 /// Where something in PEM form is.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(super) enum Source {
     /// In base64.
     Data(String),
     File(PathBuf),
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Data(_) => f.write_str("Data(..)"),
+            Self::File(path) => f.debug_tuple("File").field(path).finish(),
+        }
+    }
 }
 
 impl Source {
@@ -560,7 +570,7 @@ mod tests {
                 "mismatching apiVersion",
             ),
         ] {
-            let why = parse(text).unwrap_err();
+            let why = parse(text).err().unwrap();
             assert!(why.contains(words), "{why}");
         }
     }
@@ -625,7 +635,7 @@ mod tests {
                 "it is no YAML of a kubeconfig, near line 5",
             ),
         ] {
-            assert_eq!(parse(text).unwrap_err(), why, "{text}");
+            assert_eq!(parse(text).err().unwrap(), why, "{text}");
         }
     }
 }

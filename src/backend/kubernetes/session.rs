@@ -12,7 +12,7 @@ use http::HeaderValue;
 use http::header::USER_AGENT;
 use tokio::sync::watch;
 
-use super::access::{Access, Place, Surroundings};
+use super::access::{Access, Place, Surroundings, shown};
 use super::connection::{Connections, Identity};
 use super::plugin;
 use crate::backend::{BackendError, UNSUITABLE};
@@ -269,14 +269,4 @@ fn open(
         }),
         old_at,
     })
-}
-
-/// Without anything that may be a password.
-fn shown(url: &http::Uri) -> String {
-    let scheme = url.scheme_str().unwrap_or("https");
-    let host = url.host().unwrap_or_default();
-    match url.port() {
-        Some(port) => format!("{scheme}://{host}:{port}"),
-        None => format!("{scheme}://{host}"),
-    }
 }
