@@ -851,6 +851,22 @@ async fn a_label_is_sent_once_and_no_copy_of_it_comes_late() {
 }
 
 #[tokio::test]
+async fn a_label_that_the_server_puts_off_is_sent_when_the_time_is_over() {
+    for status in [429, 503] {
+        let standin = StandIn::start().await;
+        let (a, becomes) = with_pod(&standin).await;
+        standin.forget_requests();
+        let answer = Answer::failure(status, "", "not now").header("Retry-After", "2");
+        standin.on("patch").once(Fault::Answer(answer));
+        let begun = Instant::now();
+        a.backend.tell_role(&name("leader"), true);
+        becomes("leader").await;
+        assert!(begun.elapsed() >= SECOND * 2, "{status}");
+        assert_eq!(standin.count("patch"), 2, "{status}");
+    }
+}
+
+#[tokio::test]
 async fn a_label_that_the_server_puts_off_puts_off_no_renewal() {
     let standin = StandIn::start().await;
     let (a, _) = with_pod(&standin).await;

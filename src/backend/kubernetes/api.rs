@@ -74,10 +74,8 @@ impl Answer {
         causes.is_some_and(|causes| causes.iter().any(|cause| cause["reason"] == reason))
     }
 
-    /// Before it is asked once more.
-    fn wants_a_pause(&self, asked: &Asked<'_>) -> bool {
-        let asks_for_it = self.status == 503 && self.retry_after.is_some();
-        self.is_undone() || (asks_for_it && asked.repeatable)
+    fn wants_a_pause(&self) -> bool {
+        self.is_undone() || (self.status == 503 && self.retry_after.is_some())
     }
 
     /// A 503 may come from a proxy, after it sent the request on.
@@ -209,9 +207,14 @@ impl Api {
                     signed_in = true;
                     self.sessions.forget(&session);
                 }
-                Ok(Reply::Answer(answer)) if answer.wants_a_pause(asked) => {
-                    *maybe_done |= !answer.is_undone();
+                Ok(Reply::Answer(answer)) if answer.wants_a_pause() => {
                     self.pause(asked.right, answer.retry_after.unwrap_or(UNSAID_PAUSE));
+                    if !answer.is_undone() {
+                        if !asked.repeatable {
+                            return Ok(Reply::Answer(answer));
+                        }
+                        *maybe_done = true;
+                    }
                 }
                 Ok(reply) => return Ok(reply),
                 Err(broken) => {
