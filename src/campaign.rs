@@ -458,7 +458,7 @@ impl WatchTask {
                 let mut watch = AbortOnDrop(tokio::spawn(watch));
                 let end = (&mut watch.0).await;
                 tracing::warn!(
-                    panicked = end.is_err(),
+                    panicked = end.is_err_and(|error| error.is_panic()),
                     "the watch on {election} ended; it is started again"
                 );
                 if hints.send(Hint::Blind).await.is_err() {
@@ -493,5 +493,104 @@ struct AbortOnDrop(tokio::task::JoinHandle<()>);
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         self.0.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use async_trait::async_trait;
+    use tracing::field::{Field, Visit};
+    use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+    use tracing_subscriber::util::SubscriberInitExt;
+
+    use super::*;
+    use crate::backend::{Capabilities, Hints, Watch};
+    use crate::lease::Outcome;
+
+    /// Its first watch panics, its second one ends, and then one goes on.
+    #[derive(Debug, Default)]
+    struct EndsTwice(std::sync::atomic::AtomicU64);
+
+    #[async_trait]
+    impl Backend for EndsTwice {
+        fn capabilities(&self) -> Capabilities {
+            Capabilities {
+                shortest_lease: Duration::from_millis(1),
+                notifies: true,
+            }
+        }
+
+        fn describe(&self) -> String {
+            "a store of a test".into()
+        }
+
+        async fn prepare(&self) -> Result<(), BackendError> {
+            Ok(())
+        }
+
+        async fn attempt(&self, _: &Attempt<'_>) -> Result<Outcome, BackendError> {
+            std::future::pending().await
+        }
+
+        async fn release(
+            &self,
+            _: &ElectionName,
+            _: &Owner,
+            _: Token,
+        ) -> Result<bool, BackendError> {
+            Ok(true)
+        }
+
+        async fn peek(&self, _: &ElectionName) -> Result<Option<Leader>, BackendError> {
+            Ok(None)
+        }
+
+        fn watch(self: Arc<Self>, _: ElectionName, hints: Hints) -> Option<Watch> {
+            let before = self.0.fetch_add(1, Ordering::SeqCst);
+            Some(Box::pin(async move {
+                assert!(before != 0, "panics as it should");
+                if before > 1 {
+                    let _ = hints.send(Hint::Watching).await;
+                    std::future::pending::<()>().await;
+                }
+            }))
+        }
+    }
+
+    /// What the log says of each watch that ended: whether it panicked.
+    #[derive(Clone, Default)]
+    struct Ends(Arc<Mutex<Vec<bool>>>);
+
+    impl Visit for Ends {
+        fn record_debug(&mut self, _: &Field, _: &dyn std::fmt::Debug) {}
+
+        fn record_bool(&mut self, field: &Field, value: bool) {
+            if field.name() == "panicked" {
+                locked(&self.0).push(value);
+            }
+        }
+    }
+
+    impl<S: tracing::Subscriber> Layer<S> for Ends {
+        fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
+            event.record(&mut self.clone());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_that_ended_is_started_again_and_the_log_says_whether_it_panicked() {
+        let ends = Ends::default();
+        let _logging = tracing_subscriber::registry()
+            .with(ends.clone())
+            .set_default();
+        let backend: Arc<dyn Backend> = Arc::new(EndsTwice::default());
+        let election = ElectionName::new("e").unwrap();
+        let (hints, mut hinted) = mpsc::channel(HINT_QUEUE);
+        let watch = WatchTask::start(&backend, &election, hints, Duration::from_secs(5));
+        for hint in [Hint::Blind, Hint::Blind, Hint::Watching] {
+            assert_eq!(hinted.recv().await, Some(hint));
+        }
+        assert_eq!(*locked(&ends.0), [true, false]);
+        watch.end().await;
     }
 }

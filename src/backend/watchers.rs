@@ -7,12 +7,13 @@
 //! it, and a runner never waits for a campaign.
 
 use std::collections::HashMap;
+use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{BackendError, Hints};
 use crate::lease::{ElectionName, FailureKind, Hint};
@@ -76,8 +77,13 @@ struct Latest {
     watch: Option<Hint>,
     free: bool,
     alive: Option<Hint>,
-    /// Nobody will ever add anything: the runner died.
-    is_over: bool,
+    /// Nobody will ever add anything: the runner is gone.
+    end: Option<End>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct End {
+    panicked: bool,
 }
 
 /// The right to be the only runner. Its drop lets another one begin.
@@ -90,6 +96,8 @@ pub(super) struct Running {
     hears_since: Option<Instant>,
     /// The store of which it was logged that changes are not heard.
     silent: Option<String>,
+    /// The elections whose changes this instance has no right to hear, and when it asks for each again.
+    refused: HashMap<ElectionName, Instant>,
 }
 
 impl Watchers {
@@ -162,6 +170,7 @@ impl Watchers {
             rest: FIRST_REST,
             hears_since: None,
             silent: None,
+            refused: HashMap::new(),
         })
     }
 
@@ -247,6 +256,9 @@ impl Running {
     /// and was told so.
     pub fn hears(&mut self, election: &ElectionName) -> bool {
         self.hears_something();
+        if self.refused.remove(election).is_some() {
+            tracing::info!(%election, "changes of this election are heard of again");
+        }
         self.watchers.tell_of_watch(Some(election), true)
     }
 
@@ -260,6 +272,38 @@ impl Running {
         self.hears_since.get_or_insert_with(Instant::now);
         if let Some(store) = self.silent.take() {
             tracing::info!(store, "changes are heard of again");
+        }
+    }
+
+    /// Changes of that election may not be heard, for this reason, which is logged once. Others are not
+    /// concerned. It is time to ask again when [`Running::is_refused`] says no more that it is.
+    pub fn refused(&mut self, election: &ElectionName, store: &str, error: &BackendError) {
+        self.watchers.tell_of_watch(Some(election), false);
+        let again = Instant::now() + jittered(REST_WITHOUT_RIGHT);
+        if self.refused.insert(election.clone(), again).is_none() {
+            tracing::info!(
+                store,
+                code = error.code,
+                %election,
+                "changes of this election are not heard of, so this instance asks at every interval: {error}"
+            );
+        }
+    }
+
+    /// Whether changes of that election may not be heard, and it is too early to ask again.
+    pub fn is_refused(&self, election: &ElectionName) -> bool {
+        let again = self.refused.get(election);
+        again.is_some_and(|again| *again > Instant::now())
+    }
+
+    /// Waits until it is time to ask again for one that was refused. For ever, if there is none.
+    pub async fn rested(&self) {
+        let listened = self.watchers.elections();
+        let waiting = self.refused.iter();
+        let waiting = waiting.filter(|(election, _)| listened.contains(election));
+        match waiting.map(|(_, again)| *again).min() {
+            Some(again) => sleep_until(again).await,
+            None => std::future::pending().await,
         }
     }
 
@@ -304,34 +348,40 @@ impl Running {
 }
 
 impl Drop for Running {
-    /// Without a word before, it panicked: nothing is heard any more, and those who listen begin anew.
+    /// Without a word before, it panicked, or was ended: nothing is heard any more, and those who listen begin anew.
     fn drop(&mut self) {
         if self.ended {
             return;
         }
+        let panicked = std::thread::panicking();
         let mut inner = locked(&self.watchers.inner);
         inner.running = false;
         for ear in inner.listeners.values().flatten() {
             ear.unheard.add(Hint::Blind);
-            ear.unheard.end();
+            ear.unheard.end(panicked);
         }
     }
 }
 
 impl Listening {
-    /// Tells the campaign, until it does not listen any more, or the runner dies.
+    /// Tells the campaign, until it does not listen any more, or the runner is gone. If that panicked, so does this:
+    /// whoever began the watch learns it.
     pub async fn forward(self) {
         // Only what can be told at once is taken, so that what waits is never outdated.
         while let Ok(room) = self.hints.reserve().await {
-            let (hint, is_over) = {
+            let (hint, end) = {
                 let mut latest = locked(&self.unheard.latest);
-                (latest.take(), latest.is_over)
+                (latest.take(), latest.end)
             };
             if let Some(hint) = hint {
                 room.send(hint);
                 continue;
             }
-            if is_over {
+            if let Some(end) = end {
+                if end.panicked {
+                    // It was told on stderr where it happened; this is no second one.
+                    resume_unwind(Box::new("whoever heard for this watch panicked"));
+                }
                 return;
             }
             drop(room);
@@ -357,8 +407,8 @@ impl Unheard {
         self.added.notify_one();
     }
 
-    fn end(&self) {
-        locked(&self.latest).is_over = true;
+    fn end(&self, panicked: bool) {
+        locked(&self.latest).end = Some(End { panicked });
         self.added.notify_one();
     }
 }
@@ -519,6 +569,22 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_runner_that_panics_ends_the_watches_by_a_panic_and_one_that_is_ended_does_not() {
+        for panics in [true, false] {
+            let watchers = Arc::<Watchers>::default();
+            let (hints, mut heard) = mpsc::channel(1);
+            let run = |running| async move {
+                let _running = running;
+                assert!(!panics, "panics as it should");
+            };
+            let listening = watchers.listen(ElectionName::new("e").unwrap(), hints, run);
+            let watch = tokio::spawn(listening.forward());
+            assert_eq!(heard.recv().await, Some(Hint::Blind));
+            assert_eq!(watch.await.is_err_and(|error| error.is_panic()), panics);
+        }
+    }
+
+    #[tokio::test]
     async fn each_campaign_is_told_once_that_changes_are_heard_and_once_that_they_are_not() {
         let watchers = Arc::<Watchers>::default();
         let [e, f] = ["e", "f"].map(|name| ElectionName::new(name).unwrap());
@@ -614,5 +680,42 @@ mod tests {
             drop(listening);
         });
         assert_eq!(began.elapsed(), Duration::from_secs(1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_election_that_may_not_be_heard_concerns_no_other_and_is_asked_for_again_after_the_rest()
+     {
+        let watchers = Arc::<Watchers>::default();
+        let [e, f] = ["e", "f"].map(|name| ElectionName::new(name).unwrap());
+        let (hints, _heard) = mpsc::channel(1);
+        let told = |listening: &Listening| locked(&listening.unheard.latest).take();
+        let one = watchers.add(e.clone(), hints.clone());
+        let two = watchers.add(f.clone(), hints);
+        let mut running = watchers.begin().expect("the first");
+        let error = BackendError::fatal("refused", "it has no right");
+        running.hears(&f);
+        for _ in 0..3 {
+            let began = Instant::now();
+            running.refused(&e, "a store", &error);
+            assert!(running.is_refused(&e) && !running.is_refused(&f));
+            running.rested().await;
+            assert!(!running.is_refused(&e));
+            let rest = began.elapsed();
+            assert!(
+                rest <= REST_WITHOUT_RIGHT && rest >= REST_WITHOUT_RIGHT / 2,
+                "{rest:?}"
+            );
+        }
+        assert_eq!(told(&one), Some(Hint::Blind));
+        assert_eq!((told(&one), told(&two)), (None, Some(Hint::Watching)));
+        assert_eq!(told(&two), None);
+        running.hears(&e);
+        assert_eq!(told(&one), Some(Hint::Watching));
+
+        // Nobody waits for one that nobody listens to.
+        running.refused(&e, "a store", &error);
+        drop(one);
+        let long = tokio::time::timeout(2 * REST_WITHOUT_RIGHT, running.rested());
+        assert!(long.await.is_err());
     }
 }

@@ -1461,6 +1461,69 @@ mod alone {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn an_election_that_may_not_be_heard_leaves_all_others_heard() {
+        let test = "an_election_that_may_not_be_heard_leaves_all_others_heard";
+        let Some(mut users) = WithUsers::start(test).await else {
+            return;
+        };
+        users.add_user("poor").await;
+        users
+            .grant("poor", "READWRITE", "cluster:may-", "cluster:may.")
+            .await;
+        users.add_user("rich").await;
+        users
+            .grant("rich", "READWRITE", "cluster:", "cluster;")
+            .await;
+        let far = unprepared(&users.url("poor:s3cret%2Fpw@"));
+        let near = Client::new(&users.url("rich:s3cret%2Fpw@"), "near").await;
+        let names = ["may-one", "never-one", "may-two", "never-two", "may-late"];
+        let [one, never, two, neither, late] = names.map(name);
+        // At once, so that one stream asks for all of them; and then one that is late.
+        let mut unheard = [far.listen(&never), far.listen(&neither)];
+        let mut heard = [far.listen(&one), far.listen(&two)];
+        for hearing in &mut unheard {
+            assert_eq!(hearing.next().await, Hint::Blind);
+        }
+        for hearing in &mut heard {
+            assert_eq!(hearing.next().await, Hint::Watching);
+        }
+        let mut late_heard = far.watch(&late).await;
+        let [first, second] = &mut heard;
+        for (election, hearing) in [(&one, first), (&two, second), (&late, &mut late_heard)] {
+            let token = near.win(election, LONG).await;
+            assert!(matches!(hearing.next().await, Hint::Alive { token: t, .. } if t == token));
+            assert!(near.release(election, token).await);
+            assert_eq!(hearing.next().await, Hint::Free);
+        }
+        for hearing in &mut unheard {
+            assert_eq!(hearing.rest(), []);
+        }
+
+        // A right that is taken away while it listens ends the hearing of that one alone, at the next stream.
+        users.sign_in().await;
+        let revoked = json!({
+            "role": "poor", "key": BASE64.encode("cluster:may-"), "range_end": BASE64.encode("cluster:may."),
+        });
+        users.as_root("/v3/auth/role/revoke", revoked).await;
+        users
+            .grant("poor", "READWRITE", "cluster:may-o", "cluster:may-p")
+            .await;
+        users.0.restart().await;
+        let [first, second] = &mut heard;
+        for hearing in [second, &mut late_heard] {
+            assert_eq!(hearing.next().await, Hint::Blind);
+        }
+        assert_eq!(first.next().await, Hint::Blind, "the server was away");
+        assert_eq!(first.next().await, Hint::Watching);
+        let token = near.win(&one, LONG).await;
+        assert!(near.release(&one, token).await);
+        first.until("Free", |hint| hint == Hint::Free).await;
+        for hearing in unheard.iter_mut().chain([&mut late_heard]) {
+            assert_eq!(hearing.rest(), []);
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_stream_that_missed_what_was_cleared_away_begins_anew_and_says_so() {
         let test = "a_stream_that_missed_what_was_cleared_away_begins_anew_and_says_so";
         let Some(server) = Server::own(test, Kind::Etcd, &[]) else {

@@ -125,6 +125,7 @@ mod alone {
         enough_replicas_confirm_the_lease
         only_the_connection_that_wrote_can_confirm_a_write
         a_watch_says_when_it_is_blind_and_hears_again_when_it_is_back
+        an_election_that_may_not_be_heard_leaves_all_others_heard
         one_connection_and_one_subscription_serve_all_elections_and_both_end
         databases_and_prefixes_keep_elections_apart
         a_unix_socket_serves_as_well
@@ -841,6 +842,44 @@ mod alone {
             let token = near.win(&election, LONG).await;
             near.release(&election, token).await;
             hearing.until("Free", |hint| hint == Hint::Free).await;
+        }
+    }
+
+    async fn an_election_that_may_not_be_heard_leaves_all_others_heard(kind: Kind, test: &str) {
+        let Some(server) = Redis::start(test, kind, &[]) else {
+            return;
+        };
+        let poor = ["on", ">pw", "~*", "+@all", "resetchannels", "&*:may-*"];
+        server.ask_well(&[&["ACL", "SETUSER", "poor"][..], &poor].concat());
+        let url = format!("redis://poor:pw@127.0.0.1:{}", server.port);
+        let (far, near) = (
+            Client::new(&url, "far").await,
+            Client::new(&server.url(), "near").await,
+        );
+        let names = ["may-one", "never-one", "may-two", "never-two", "may-late"];
+        let [one, never, two, neither, late] = names.map(name);
+        // At once, so that one request asks for all of them; and then one that is late.
+        let mut heard = [far.listen(&one), far.listen(&two)];
+        let mut unheard = [far.listen(&never), far.listen(&neither)];
+        for hearing in &mut unheard {
+            assert_eq!(hearing.next().await, Hint::Blind);
+        }
+        for hearing in &mut heard {
+            assert_eq!(hearing.next().await, Hint::Watching);
+        }
+        let mut late_heard = far.watch(&late).await;
+        let [first, second] = &mut heard;
+        for (election, hearing) in [(&one, first), (&two, second), (&late, &mut late_heard)] {
+            let token = near.win(election, LONG).await;
+            assert!(matches!(hearing.next().await, Hint::Alive { token: t, .. } if t == token));
+            assert!(near.release(election, token).await);
+            assert_eq!(hearing.next().await, Hint::Free);
+        }
+        // It takes part all the same, and was told once that it must ask.
+        let token = far.win(&never, LONG).await;
+        assert!(far.release(&never, token).await);
+        for hearing in &mut unheard {
+            assert_eq!(hearing.rest(), []);
         }
     }
 

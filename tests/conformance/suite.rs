@@ -221,18 +221,23 @@ impl Client {
 
     /// Watches, and has seen that the watch works.
     pub async fn watch(&self, election: &ElectionName) -> Hearing {
-        let (hints, receiver) = mpsc::channel(64);
-        let watch = Arc::clone(&self.backend)
-            .watch(election.clone(), hints)
-            .expect("a store that notifies");
-        let mut hearing = Hearing {
-            receiver,
-            task: tokio::spawn(watch),
-        };
+        let mut hearing = self.listen(election);
         hearing
             .until("Watching", |hint| hint == Hint::Watching)
             .await;
         hearing
+    }
+
+    /// Watches, whatever comes of it.
+    pub fn listen(&self, election: &ElectionName) -> Hearing {
+        let (hints, receiver) = mpsc::channel(64);
+        let watch = Arc::clone(&self.backend)
+            .watch(election.clone(), hints)
+            .expect("a store that notifies");
+        Hearing {
+            receiver,
+            task: tokio::spawn(watch),
+        }
     }
 }
 
@@ -242,6 +247,16 @@ pub struct Hearing {
 }
 
 impl Hearing {
+    /// The next hint, whatever it is.
+    pub async fn next(&mut self) -> Hint {
+        self.until("anything", |_| true).await
+    }
+
+    /// What was heard so far and is not taken yet.
+    pub fn rest(&mut self) -> Vec<Hint> {
+        std::iter::from_fn(|| self.receiver.try_recv().ok()).collect()
+    }
+
     pub async fn until(&mut self, what: &str, wanted: impl Fn(Hint) -> bool) -> Hint {
         let heard = async {
             loop {

@@ -271,12 +271,14 @@ impl Gateway {
         }
     }
 
-    /// A watch is refused in the same words whether the user lacks the right or the token was forgotten.
-    pub fn sign_in_anew(&self) {
-        let mut pass = self.locked_pass();
-        if self.address.login.is_some() {
-            *pass = Pass::Unknown;
+    /// A watch is refused in the same words whether the user lacks the right or the token was forgotten. `false`:
+    /// there is no token that could have been.
+    pub fn sign_in_anew(&self) -> bool {
+        let has_user = self.address.login.is_some();
+        if has_user {
+            *self.locked_pass() = Pass::Unknown;
         }
+        has_user
     }
 
     pub fn hang_up(&self) {

@@ -15,7 +15,7 @@ use super::gateway::{Gateway, entry, number};
 use super::record::Record;
 use crate::backend::watchers::{Listening, Running, Watchers};
 use crate::backend::{BackendError, Hints, StoreOptions};
-use crate::lease::{ElectionName, Hint};
+use crate::lease::{ElectionName, FailureKind, Hint};
 
 /// After so many timeouts without a word the stream is begun anew, where it left off: one whose other end has
 /// vanished looks like one on which nothing happens, and leaders that renew are not heard.
@@ -39,6 +39,8 @@ enum End {
     Over,
     /// Others listen, or nothing was heard for long, or it must begin later.
     Again,
+    /// Something was refused, and may not be to whoever signs in anew.
+    SignIn,
 }
 
 impl Listener {
@@ -62,10 +64,13 @@ impl Listener {
 
     async fn run(&self, mut running: Running) {
         let mut known = HashMap::new();
+        let mut signed_in = false;
         while !running.has_ended() {
-            match self.hear(&mut running, &mut known).await {
+            let is_sure = std::mem::take(&mut signed_in);
+            match self.hear(&mut running, &mut known, is_sure).await {
                 Ok(End::Over) => return,
                 Ok(End::Again) => {}
+                Ok(End::SignIn) => signed_in = true,
                 Err(error) => {
                     known.clear();
                     running.lost(&self.gateway.address.shown, &error).await;
@@ -74,14 +79,17 @@ impl Listener {
         }
     }
 
-    /// One stream, from its beginning to its end.
+    /// One stream, from its beginning to its end. `is_sure`: this user has just signed in, so that what is refused
+    /// is not allowed.
     async fn hear(
         &self,
         running: &mut Running,
         known: &mut Revisions,
+        is_sure: bool,
     ) -> Result<End, BackendError> {
         sleep(GATHERING).await;
-        let elections = self.watchers.elections();
+        let mut elections = self.watchers.elections();
+        elections.retain(|election| !running.is_refused(election));
         known.retain(|name, _| elections.contains(name));
         let keys: Vec<_> = elections
             .iter()
@@ -94,36 +102,49 @@ impl Listener {
             })
             .collect();
         if asked.is_empty() {
-            return Ok(if running.has_ended() {
-                End::Over
-            } else {
-                End::Again
-            });
+            if running.has_ended() {
+                return Ok(End::Over);
+            }
+            tokio::select! {
+                () = self.watchers.changed() => {}
+                () = running.rested() => {}
+            }
+            return Ok(End::Again);
         }
         let mut stream = self.gateway.watch(&asked).await?;
 
         let begin_by = Instant::now() + self.patience;
-        let mut missing = elections.len();
+        let mut answered = 0;
         let mut heard = Instant::now();
         loop {
             if running.has_ended() {
                 return Ok(End::Over);
             }
-            if missing == 0 && self.greet(known, running) {
+            let is_complete = answered == elections.len();
+            if is_complete && (known.is_empty() || self.greet(known, running)) {
                 return Ok(End::Again);
             }
-            let until = if missing > 0 {
-                begin_by
-            } else {
+            let until = if is_complete {
                 heard + self.patience * QUIET_TIMEOUTS
+            } else {
+                begin_by
             };
             tokio::select! {
                 line = timeout_at(until, stream.next()) => match line {
                     Ok(line) => {
                         heard = Instant::now();
                         let line = line.map_err(|broken| self.gateway.stream_broke(&broken))?;
-                        match self.understand(&line, &elections, known)? {
-                            Told::Created => missing = missing.saturating_sub(1),
+                        match self.understand(&line, &elections, answered, known)? {
+                            Told::Created => answered += 1,
+                            Told::Refused(_) if !is_sure && self.gateway.sign_in_anew() => {
+                                return Ok(End::SignIn);
+                            }
+                            Told::Refused(error) => {
+                                let election = &elections[answered];
+                                known.remove(election);
+                                running.refused(election, &self.gateway.address.shown, &error);
+                                answered += 1;
+                            }
                             Told::Compacted => {
                                 running.interrupted();
                                 return Ok(End::Again);
@@ -131,31 +152,35 @@ impl Listener {
                             Told::Other => {}
                         }
                     }
-                    Err(_) if missing > 0 => return Err(self.gateway.silence()),
-                    Err(_) => return Ok(End::Again),
+                    Err(_) if is_complete => return Ok(End::Again),
+                    Err(_) => return Err(self.gateway.silence()),
                 },
                 () = self.watchers.changed() => {}
+                () = running.rested(), if is_complete => {}
             }
         }
     }
 
-    /// Tells those who have just begun to listen that they do. `true`: the stream lacks some of them.
+    /// Tells those who have just begun to listen that they do. `true`: the stream lacks some of them, and they may
+    /// be asked for.
     fn greet(&self, known: &Revisions, running: &mut Running) -> bool {
         let mut lacking = false;
         for election in self.watchers.elections() {
             if known.contains_key(&election) {
                 running.hears(&election);
             } else {
-                lacking = true;
+                lacking |= !running.is_refused(&election);
             }
         }
         lacking
     }
 
+    /// `answered`: how many of the elections etcd has answered for, one after the other.
     fn understand(
         &self,
         line: &[u8],
         elections: &[ElectionName],
+        answered: usize,
         known: &mut Revisions,
     ) -> Result<Told, BackendError> {
         let nonsense = || self.gateway.meaning_of(&String::from_utf8_lossy(line));
@@ -178,6 +203,13 @@ impl Listener {
             }
             let reason = result["cancel_reason"].as_str().unwrap_or_default();
             let error = self.gateway.meaning_of(reason);
+            // What is refused is not named: the answers come in the order of what was asked. The stream goes on.
+            if result["created"] == true
+                && error.kind == FailureKind::Fatal
+                && answered < elections.len()
+            {
+                return Ok(Told::Refused(error));
+            }
             if error.code == failure::REFUSED {
                 self.gateway.sign_in_anew();
             }
@@ -215,6 +247,8 @@ impl Listener {
 /// What a line of the stream said.
 enum Told {
     Created,
+    /// The next one that was asked for may not be listened to.
+    Refused(BackendError),
     Compacted,
     Other,
 }

@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 use super::Link;
 use crate::backend::watchers::{Listening, Running, Watchers};
 use crate::backend::{BackendError, Hints};
-use crate::lease::{ElectionName, Hint, Token};
+use crate::lease::{ElectionName, FailureKind, Hint, Token};
 
 /// After so many timeouts without a message the server is asked whether it is still there: a subscription
 /// that is dead costs time only, since followers still ask when the lease they know of ends.
@@ -91,6 +91,7 @@ impl Listener {
                     }
                 }
                 () = self.watchers.changed() => {}
+                () = running.rested() => generation = None,
                 // A connection whose other end vanished looks like one on which nothing happens.
                 // Renewals of a leader are heard more often than this.
                 () = sleep(self.link.request_timeout * QUIET_TIMEOUTS) => {
@@ -110,13 +111,14 @@ impl Listener {
         let mut new = Vec::new();
         for election in self.watchers.elections() {
             let channel = self.link.address.channel(election.as_str());
-            if gone.remove(&channel).is_none() {
-                new.push(channel.clone());
+            if gone.remove(&channel).is_some() {
+                subscribed.insert(channel, election);
+            } else if !running.is_refused(&election) {
+                new.push((channel, election));
             }
-            subscribed.insert(channel, election);
         }
-        if !new.is_empty() {
-            self.bounded(sink.subscribe(&new)).await?;
+        for (channel, election) in self.subscribe(sink, new, running).await? {
+            subscribed.insert(channel, election);
         }
         for election in subscribed.values() {
             running.hears(election);
@@ -126,6 +128,36 @@ impl Listener {
             self.bounded(sink.unsubscribe(&gone)).await?;
         }
         Ok(())
+    }
+
+    /// Returns those that may be heard. A server refuses all channels of a request where one is not allowed, so
+    /// that each is asked for alone then.
+    async fn subscribe(
+        &self,
+        sink: &mut PubSubSink,
+        new: Vec<(String, ElectionName)>,
+        running: &mut Running,
+    ) -> Result<Vec<(String, ElectionName)>, BackendError> {
+        if new.is_empty() {
+            return Ok(new);
+        }
+        let channels: Vec<_> = new.iter().map(|(channel, _)| channel).collect();
+        match self.bounded(sink.subscribe(&channels)).await {
+            Ok(()) => return Ok(new),
+            Err(error) if error.kind != FailureKind::Fatal => return Err(error),
+            Err(_) => {}
+        }
+        let mut heard = Vec::new();
+        for (channel, election) in new {
+            match self.bounded(sink.subscribe(&channel)).await {
+                Ok(()) => heard.push((channel, election)),
+                Err(error) if error.kind == FailureKind::Fatal => {
+                    running.refused(&election, &self.link.address.shown, &error);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(heard)
     }
 
     async fn bounded<T>(
