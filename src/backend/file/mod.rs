@@ -214,7 +214,9 @@ impl Backend for FileStore {
     }
 
     fn watch(self: Arc<Self>, election: ElectionName, hints: Hints) -> Option<Watch> {
-        Some(Box::pin(self.poller.listen(election, hints).forward()))
+        Some(Box::pin(async move {
+            self.poller.listen(election, hints).forward().await;
+        }))
     }
 
     async fn close(&self) {

@@ -7,9 +7,10 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
-use std::io::{ErrorKind, Read, Seek, SeekFrom};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
@@ -17,8 +18,8 @@ use super::alarm::Alarm;
 use super::alive::Witness;
 use super::record::Record;
 use super::{Store, chain, file_name};
-use crate::backend::Hints;
 use crate::backend::watchers::{Listening, Running, Watchers};
+use crate::backend::{BackendError, Hints};
 use crate::clock::Moment;
 use crate::lease::{ElectionName, Hint};
 
@@ -45,18 +46,36 @@ impl Poller {
     }
 
     pub fn listen(self: &Arc<Self>, election: ElectionName, hints: Hints) -> Listening {
-        let listening = self.watchers.add(election, hints);
-        if let Some(running) = self.watchers.begin() {
-            let poller = Arc::clone(self);
-            let started = thread::Builder::new()
-                .name("whenleader-file".into())
-                .spawn(move || poller.run(running));
-            if let Err(error) = started {
-                // Without hints the campaigns ask at every interval, as they do with other stores.
-                tracing::warn!(%error, "the embedded store cannot watch for changes");
-            }
+        let poller = Arc::clone(self);
+        let run = |running| async move { poller.begin(running, in_a_thread).await };
+        self.watchers.listen(election, hints, run)
+    }
+
+    /// Hands the watch over to its thread. While there is none to be had, the campaigns ask at every interval.
+    async fn begin(
+        self: Arc<Self>,
+        mut running: Running,
+        mut start: impl FnMut(Work) -> io::Result<()>,
+    ) {
+        while !running.has_ended() {
+            let (hand_over, handed) = channel();
+            let poller = Arc::clone(&self);
+            let work = move || {
+                if let Ok(running) = handed.recv() {
+                    poller.run(running);
+                }
+            };
+            let Err(error) = start(Box::new(work)) else {
+                let _ = hand_over.send(running);
+                return;
+            };
+            let store = format!("the embedded store in {}", self.store.root.display());
+            let error = BackendError::transient(
+                "no-thread",
+                format!("this process was given no thread that could wait for changes ({error})"),
+            );
+            running.lost(&store, &error).await;
         }
-        listening
     }
 
     pub fn stop(&self) {
@@ -70,6 +89,14 @@ impl Poller {
             rounds.alarm.wait();
         }
     }
+}
+
+/// What a thread is to do.
+type Work = Box<dyn FnOnce() + Send>;
+
+fn in_a_thread(work: Work) -> io::Result<()> {
+    let thread = thread::Builder::new().name("whenleader-file".into());
+    thread.spawn(work).map(drop)
 }
 
 /// What the rounds remember.
@@ -314,5 +341,68 @@ impl Bell {
         let mut text = String::new();
         file.read_to_string(&mut text).ok()?;
         Some(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::sync::mpsc;
+    use tokio::time::Instant;
+    use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+    use tracing_subscriber::util::SubscriberInitExt;
+
+    use super::super::FileStore;
+    use super::*;
+    use crate::clock::SystemClock;
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<AtomicUsize>);
+
+    impl<S: tracing::Subscriber> Layer<S> for Lines {
+        fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
+            let is_ours = event.metadata().target().starts_with("whenleader");
+            self.0.fetch_add(usize::from(is_ours), Ordering::SeqCst);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_a_thread_campaigns_are_blind_it_is_told_once_and_tried_again_ever_more_rarely()
+    {
+        let lines = Lines::default();
+        let _logging = tracing_subscriber::registry()
+            .with(lines.clone())
+            .set_default();
+        let root = std::env::temp_dir().join(format!("whenleader-thread-{}", std::process::id()));
+        let store = FileStore::new(root, true, Arc::new(SystemClock));
+        let poller = &store.poller;
+        let (hints, mut hinted) = mpsc::channel(1);
+        let tries = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let (begun, poller_too) = (Arc::clone(&tries), Arc::clone(poller));
+        let run = |running| async move {
+            let start = |work| {
+                let mut tries = begun.lock().unwrap();
+                tries.push(Instant::now());
+                if tries.len() < 12 {
+                    return Err(io::ErrorKind::WouldBlock.into());
+                }
+                in_a_thread(work)
+            };
+            poller_too.begin(running, start).await;
+        };
+        let listening = (poller.watchers).listen(ElectionName::new("e").unwrap(), hints, run);
+        let watch = tokio::spawn(listening.forward());
+        assert_eq!(hinted.recv().await, Some(Hint::Blind));
+        assert_eq!(hinted.recv().await, Some(Hint::Watching));
+        let tries = tries.lock().unwrap().clone();
+        let rests: Vec<_> = tries.windows(2).map(|two| two[1] - two[0]).collect();
+        assert!(rests[0] < Duration::from_millis(200), "{rests:?}");
+        assert!(rests[10] > Duration::from_secs(2), "{rests:?}");
+        assert!(!watch.is_finished(), "it is still the same watch");
+        // That nothing is heard, and that it is again: the latter from the thread, which has no subscriber here.
+        assert_eq!(lines.0.load(Ordering::SeqCst), 1);
+        watch.abort();
+        poller.stop();
     }
 }
