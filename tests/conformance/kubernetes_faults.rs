@@ -349,7 +349,7 @@ async fn a_conflict_is_looked_into_at_once_within_the_same_attempt() {
     let attempt = a.attempt(&election, LONG, Some(token));
     let storm = tokio::time::timeout(SECOND * 10, attempt).await;
     let error = storm.expect("it ends by itself").expect_err("a storm");
-    is(&error, Transient, "conflict");
+    is(&error, Ambiguous, "conflict");
     standin.calm();
     standin.on("update").times(2, Fault::Conflict);
     assert!(a.release(&election, token).await);

@@ -476,6 +476,6 @@ async fn a_store_that_answers_conflict_for_ever_does_not_keep_an_attempt_for_eve
         store.on_get(Fault::Stale);
     }
     let error = b.attempt(&election, SHORT, None).await.expect_err("no end");
-    assert_eq!((error.kind, error.code), (Transient, "conflict"));
+    assert_eq!((error.kind, error.code), (Ambiguous, "conflict"));
     assert_eq!(held(a.renew(&election, LONG, token).await), token);
 }

@@ -197,6 +197,18 @@ impl<R: Records> Observed<R> {
 
     /// [`Backend::attempt`].
     pub async fn attempt(&self, attempt: &Attempt<'_>) -> Result<Outcome, BackendError> {
+        let mut refused = false;
+        let attempted = self.attempt_until_done(attempt, &mut refused).await;
+        attempted.map_err(|error| error.doubted(refused))
+    }
+
+    /// `refused`: whether a write of it was. Then nobody can tell that none was applied, whatever else fails: a
+    /// store that sends a write again after its connection broke is refused by what the first copy did.
+    async fn attempt_until_done(
+        &self,
+        attempt: &Attempt<'_>,
+        refused: &mut bool,
+    ) -> Result<Outcome, BackendError> {
         let election = attempt.election;
         let duration = attempt.duration;
         let mut plan = self.with(election, |known, now| known.plan_to_write(attempt, now));
@@ -237,7 +249,10 @@ impl<R: Records> Observed<R> {
                 }
             };
             match written {
-                Noted::Changed => pause_after(election, tries).await,
+                Noted::Changed => {
+                    *refused = true;
+                    pause_after(election, tries).await;
+                }
                 Noted::Done | Noted::Made => {
                     return Ok(Outcome::Held {
                         token,
@@ -256,6 +271,19 @@ impl<R: Records> Observed<R> {
         owner: &Owner,
         token: Token,
     ) -> Result<bool, BackendError> {
+        let mut refused = false;
+        let released = self.release_until_done(election, owner, token, &mut refused);
+        released.await.map_err(|error| error.doubted(refused))
+    }
+
+    /// `refused`: as for attempts.
+    async fn release_until_done(
+        &self,
+        election: &ElectionName,
+        owner: &Owner,
+        token: Token,
+        refused: &mut bool,
+    ) -> Result<bool, BackendError> {
         let ours = |known: &mut Known<R::Entry>, _| known.entry_of(owner, token);
         let mut over = self.with(election, ours);
         for tries in 0..TRIES {
@@ -266,7 +294,10 @@ impl<R: Records> Observed<R> {
                 return Ok(false);
             };
             match self.write(election, &entry, Change::Release).await? {
-                Noted::Changed => pause_after(election, tries).await,
+                Noted::Changed => {
+                    *refused = true;
+                    pause_after(election, tries).await;
+                }
                 Noted::Done | Noted::Made => return Ok(true),
             }
         }

@@ -430,7 +430,7 @@ async fn a_storm_of_conflicts_ends() {
     let error = a.attempt(Some(term)).await.unwrap_err();
     assert_eq!(
         (error.kind, error.code),
-        (FailureKind::Transient, "conflict")
+        (FailureKind::Ambiguous, "conflict")
     );
     assert!(shelf.asked().len() <= 2 * TRIES as usize);
     let release = a.store.release(&election(), &a.owner, term).await;
@@ -453,7 +453,7 @@ async fn a_store_that_refuses_the_very_version_it_shows_is_asked_ever_more_slowl
         };
         assert_eq!(
             (error.kind, error.code),
-            (FailureKind::Transient, "conflict"),
+            (FailureKind::Ambiguous, "conflict"),
             "{what}"
         );
         // Long before an attempt of the default timing is over, whose limit would hide the reason.
@@ -475,6 +475,44 @@ async fn a_store_that_refuses_the_very_version_it_shows_is_asked_ever_more_slowl
         // It is told at once when nothing is tried any more.
         assert!(writes.last().unwrap().elapsed() < PAUSE, "{what}");
     }
+}
+
+#[tokio::test]
+async fn after_a_refused_write_that_may_have_been_applied_nothing_is_surely_undone() {
+    let (shelf, _, a, _) = world();
+    let term = a.win().await;
+    // The second copy is refused because of what the first one did.
+    shelf.on_write(Twist::Twice);
+    shelf.on_read(Twist::Fail);
+    let error = a.attempt(Some(term)).await.unwrap_err();
+    assert_eq!(error.kind, FailureKind::Ambiguous, "{error}");
+    assert_eq!(held(&a.renew(term).await), term);
+    // The next write fails instead.
+    shelf.on_write(Twist::Twice);
+    shelf.on_write(Twist::Fail);
+    let error = a.attempt(Some(term)).await.unwrap_err();
+    assert_eq!(error.kind, FailureKind::Ambiguous, "{error}");
+    shelf.on_write(Twist::Twice);
+    shelf.on_read(Twist::Fail);
+    let release = a.store.release(&election(), &a.owner, term).await;
+    assert_eq!(release.unwrap_err().kind, FailureKind::Ambiguous);
+    assert_eq!(shelf.page().unwrap().holder, None, "it was applied");
+    assert!(!a.release(term).await);
+    shelf.on_write(Twist::Twice);
+    shelf.on_read(Twist::Fail);
+    let error = a.attempt(None).await.unwrap_err();
+    assert_eq!(error.kind, FailureKind::Ambiguous, "{error}");
+    let lost = shelf.page().unwrap().last.unwrap();
+    assert!(lost > term && a.win().await > lost);
+
+    // Where nothing was written before, a failure leaves no doubt.
+    let (shelf, _, a, _) = world();
+    shelf.on_read(Twist::Fail);
+    let error = a.attempt(None).await.unwrap_err();
+    assert_eq!(error.kind, FailureKind::Transient, "{error}");
+    shelf.on_write(Twist::Fail);
+    let error = a.attempt(None).await.unwrap_err();
+    assert_eq!(error.kind, FailureKind::Transient, "{error}");
 }
 
 #[tokio::test]

@@ -50,6 +50,10 @@ pub enum Twist {
     LoseAnswer,
     /// Somebody else writes right before it.
     Rival,
+    /// It comes twice, and only the second one is answered.
+    Twice,
+    /// It is not applied, and that is sure.
+    Fail,
 }
 
 impl Shelf {
@@ -88,7 +92,7 @@ impl Shelf {
     async fn twisted<T>(
         &self,
         of: impl Fn(&mut Inner) -> &mut VecDeque<Twist>,
-        request: impl FnOnce(&mut Inner) -> T,
+        request: impl Fn(&mut Inner) -> T,
     ) -> Result<T, BackendError> {
         let twist = of(&mut self.lock()).pop_front().unwrap_or(Twist::None);
         match twist {
@@ -106,6 +110,11 @@ impl Shelf {
                 request(&mut self.lock());
                 Err(BackendError::ambiguous("timeout", "no answer"))
             }
+            Twist::Twice => {
+                request(&mut self.lock());
+                Ok(request(&mut self.lock()))
+            }
+            Twist::Fail => Err(BackendError::transient("unreachable", "it is away")),
             Twist::Rival => {
                 let mut inner = self.lock();
                 let (holder, last) = inner
