@@ -27,8 +27,10 @@ use crate::locked::locked;
 use crate::random::random_u64;
 use crate::term::Term;
 
-/// The threads on which blocking file operations may run, beside the one of the runtime.
-const BLOCKING_THREADS: usize = 4;
+/// The threads on which may run what blocks, beside the one of the runtime. They are started when they are needed
+/// and end when they are idle. Of each kind that may hang for ever, a store's files or what else is read, only four
+/// run at once; so there are always some that look up names, which the system gives up by itself.
+const BLOCKING_THREADS: usize = 16;
 /// The embedded store, beside the configuration.
 const DEFAULT_STORE: &str = "file:.whenleader";
 /// How often suspensions are looked for, and how long one must have been to matter.

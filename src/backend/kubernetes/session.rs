@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use super::access::{Access, Place, Surroundings, shown};
 use super::connection::{Connections, Identity};
 use super::plugin;
+use crate::backend::blocking::blocking;
 use crate::backend::{BackendError, UNSUITABLE};
 use crate::locked::locked;
 
@@ -170,9 +171,7 @@ impl Session {
         let Some(file) = self.token_file.clone() else {
             return self.token.clone();
         };
-        // A file may lie on a slow disk, and elections share one thread.
-        let read = tokio::task::spawn_blocking(move || file.read());
-        read.await.ok().flatten()
+        blocking(move || file.read()).await
     }
 }
 
