@@ -71,7 +71,7 @@ impl Poller {
             };
             let store = format!("the embedded store in {}", self.store.root.display());
             let error = BackendError::transient(
-                "no-thread",
+                "threads",
                 format!("this process was given no thread that could wait for changes ({error})"),
             );
             running.lost(&store, &error).await;
