@@ -145,7 +145,7 @@ async fn a_server_of_ones_own_stands_still_dies_and_comes_back_with_its_data() {
     );
 
     server.kill().await;
-    assert!(std::net::TcpStream::connect(("127.0.0.1", server.port)).is_err());
+    support::gone(server.port).await;
     server.restart().await;
     assert_eq!(
         server.request("GET", &one, "", &Value::Null).await,

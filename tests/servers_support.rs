@@ -135,7 +135,7 @@ mod postgres {
 
         server.kill().await;
         assert!(first.batch_execute("SELECT 1").await.is_err());
-        assert!(std::net::TcpStream::connect(("127.0.0.1", server.port)).is_err());
+        support::gone(server.port).await;
         server.restart().await;
         let row = client(server.url()).await;
         let row = row.query_one("SELECT max(x) FROM kept", &[]).await.unwrap();
@@ -308,7 +308,7 @@ mod mariadb {
             .unwrap();
         server.kill().await;
         assert!(first.query_drop("SELECT 1").await.is_err());
-        assert!(std::net::TcpStream::connect(("127.0.0.1", server.port)).is_err());
+        support::gone(server.port).await;
         server.restart().await;
         let kept: Option<i32> = connect()
             .await

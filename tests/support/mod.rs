@@ -58,6 +58,15 @@ pub async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>)
     }
 }
 
+/// A server that was killed is not there any more, nor what it had just begun.
+pub async fn gone(port: u16) {
+    eventually("nobody is there", async || {
+        let found = std::net::TcpStream::connect(("127.0.0.1", port));
+        found.is_err().then_some(())
+    })
+    .await;
+}
+
 /// Says that a test was not run, once for its reason, and that this is no success where all must run.
 pub fn skip(test: &str, why: &str) {
     // Not with println: the test runner keeps that to itself when a test passes.

@@ -827,7 +827,8 @@ mod tests {
                 let (mut tcp, _) = listener.accept().await.unwrap();
                 let tell = tell.clone();
                 tokio::spawn(async move {
-                    loop {
+                    // Until it is replaced.
+                    while tcp.peek(&mut [0]).await.is_ok_and(|length| length > 0) {
                         answer_ok(&mut tcp).await;
                         tell.send(number).unwrap();
                     }
