@@ -127,7 +127,8 @@ mod alone {
 
     use super::{BASE64, Fresh, ask, key, trusting_nobody, url};
     use crate::suite::{
-        Client, Fixture as _, LONG, SHORT, denied, held, leading, name, open, owner,
+        Client, Fixture as _, LONG, PartlyHeard, SHORT, denied, hears_what_it_may, held, leading,
+        name, open, owner,
     };
     use crate::support::{Kind, Proxy, Server, Trouble, eventually, free_port};
 
@@ -1476,28 +1477,12 @@ mod alone {
             .await;
         let far = unprepared(&users.url("poor:s3cret%2Fpw@"));
         let near = Client::new(&users.url("rich:s3cret%2Fpw@"), "near").await;
-        let names = ["may-one", "never-one", "may-two", "never-two", "may-late"];
-        let [one, never, two, neither, late] = names.map(name);
-        // At once, so that one stream asks for all of them; and then one that is late.
-        let mut unheard = [far.listen(&never), far.listen(&neither)];
-        let mut heard = [far.listen(&one), far.listen(&two)];
-        for hearing in &mut unheard {
-            assert_eq!(hearing.next().await, Hint::Blind);
-        }
-        for hearing in &mut heard {
-            assert_eq!(hearing.next().await, Hint::Watching);
-        }
-        let mut late_heard = far.watch(&late).await;
-        let [first, second] = &mut heard;
-        for (election, hearing) in [(&one, first), (&two, second), (&late, &mut late_heard)] {
-            let token = near.win(election, LONG).await;
-            assert!(matches!(hearing.next().await, Hint::Alive { token: t, .. } if t == token));
-            assert!(near.release(election, token).await);
-            assert_eq!(hearing.next().await, Hint::Free);
-        }
-        for hearing in &mut unheard {
-            assert_eq!(hearing.rest(), []);
-        }
+        let PartlyHeard {
+            may: [one, ..],
+            heard: [mut first, mut second, mut late],
+            mut unheard,
+            ..
+        } = hears_what_it_may(&far, &near).await;
 
         // A right that is taken away while it listens ends the hearing of that one alone, at the next stream.
         users.sign_in().await;
@@ -1509,8 +1494,7 @@ mod alone {
             .grant("poor", "READWRITE", "cluster:may-o", "cluster:may-p")
             .await;
         users.0.restart().await;
-        let [first, second] = &mut heard;
-        for hearing in [second, &mut late_heard] {
+        for hearing in [&mut second, &mut late] {
             assert_eq!(hearing.next().await, Hint::Blind);
         }
         assert_eq!(first.next().await, Hint::Blind, "the server was away");
@@ -1518,7 +1502,7 @@ mod alone {
         let token = near.win(&one, LONG).await;
         assert!(near.release(&one, token).await);
         first.until("Free", |hint| hint == Hint::Free).await;
-        for hearing in unheard.iter_mut().chain([&mut late_heard]) {
+        for hearing in unheard.iter_mut().chain([&mut late]) {
             assert_eq!(hearing.rest(), []);
         }
     }

@@ -118,6 +118,48 @@ pub fn impatient(url: &str) -> Client {
 /// After how long a [`patient`] one tries another connection.
 pub const PATIENCE: Duration = Duration::from_millis(500);
 
+/// What whoever may hear some elections listens to.
+pub struct PartlyHeard {
+    pub may: [ElectionName; 3],
+    pub never: [ElectionName; 2],
+    pub heard: [Hearing; 3],
+    pub unheard: [Hearing; 2],
+}
+
+/// Of a user who may hear elections whose names begin with `may-`, and no other ones: those are heard, and each of the
+/// others is told once that it is not.
+pub async fn hears_what_it_may(far: &Client, near: &Client) -> PartlyHeard {
+    let may = ["may-one", "may-two", "may-late"].map(name);
+    let never = ["never-one", "never-two"].map(name);
+    let ([one, two, late], [neither, nor]) = (&may, &never);
+    // At once, so that one request asks for all of them; and then one that is late.
+    let [one, neither, two, nor] = [one, neither, two, nor].map(|election| far.listen(election));
+    let (mut heard, mut unheard) = ([one, two], [neither, nor]);
+    for hearing in &mut unheard {
+        assert_eq!(hearing.next().await, Hint::Blind);
+    }
+    for hearing in &mut heard {
+        assert_eq!(hearing.next().await, Hint::Watching);
+    }
+    let [one, two] = heard;
+    let mut heard = [one, two, far.watch(late).await];
+    for (election, hearing) in may.iter().zip(&mut heard) {
+        let token = near.win(election, LONG).await;
+        assert!(matches!(hearing.next().await, Hint::Alive { token: t, .. } if t == token));
+        assert!(near.release(election, token).await);
+        assert_eq!(hearing.next().await, Hint::Free);
+    }
+    for hearing in &mut unheard {
+        assert_eq!(hearing.rest(), []);
+    }
+    PartlyHeard {
+        may,
+        never,
+        heard,
+        unheard,
+    }
+}
+
 /// Waits for long, and not for long on one connection.
 pub async fn patient(url: &str) -> Client {
     let mut options = StoreOptions::new(".");
@@ -155,7 +197,7 @@ impl Client {
         // A busy machine is no reason to give up: nor is it for a campaign.
         let mut tries = 1..5;
         while let Err(error) = client.backend.prepare().await {
-            let again = error.kind != FailureKind::Fatal && tries.next().is_some();
+            let again = error.code == "timeout" && tries.next().is_some();
             assert!(again, "the store cannot be used: {error}");
             eprintln!("{id}: once more, as {error}");
         }
