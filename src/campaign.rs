@@ -207,7 +207,10 @@ impl Campaign {
         while !(driver.stopped && driver.candidate.wake_at() == Moment::NEVER) {
             let wake = driver.candidate.wake_at();
             let input = tokio::select! {
-                answer = next_answer(&mut driver.in_flight) => driver.answer(answer),
+                answer = next_answer(&mut driver.in_flight) => {
+                    driver.hear_lease(self.clock.now());
+                    driver.answer(answer)
+                }
                 command = self.commands.recv() => match command {
                     Some(command) => command.into(),
                     None => break,
@@ -390,6 +393,16 @@ impl Driver<'_> {
         };
         tracing::debug!(op = ?request.op, "attempt");
         self.in_flight = Some((request.id, Box::pin(ask.instrument(self.term_span.clone()))));
+    }
+
+    /// Before the answer that told it.
+    fn hear_lease(&mut self, now: Moment) {
+        if let Some(lease) = self.store.backend().told_lease()
+            && lease != self.lease
+        {
+            self.lease = lease;
+            self.handle(now, Input::LeaseTold(lease));
+        }
     }
 
     fn answer(&mut self, (request, result): (RequestId, Result<Answer, BackendError>)) -> Input {

@@ -95,6 +95,8 @@ pub enum Input {
         answer: Answer,
     },
     Hint(Hint),
+    /// The server says how long its leases last. Comes before the answer that told it.
+    LeaseTold(Duration),
     /// The application's callbacks about the end of this term have ended.
     CallbacksEnded(Token),
     /// Hand the lease over and stay out of the election for a while.
@@ -295,6 +297,7 @@ impl Candidate {
             Input::Tick => {}
             Input::Answer { request, answer } => self.answered(now, request, answer, out),
             Input::Hint(hint) => self.hinted(now, hint),
+            Input::LeaseTold(lease) => self.rules.timing = Timing::told(lease),
             Input::CallbacksEnded(token) => self.callbacks_ended(token),
             Input::StepDown { pause } => self.step_down(now, pause, out),
             Input::LoopStalled => self.loop_stalled(now, out),
@@ -449,7 +452,7 @@ impl Candidate {
             anchor,
             deadline,
         });
-        self.next = anchor.plus(self.rules.timing.renew_interval());
+        self.next = anchor.plus(self.next_renewal());
         out.push(Output::Promoted { token });
         self.saw(
             now,
@@ -469,7 +472,12 @@ impl Candidate {
         } else if let Some(unsettled) = &mut self.unsettled {
             unsettled.overrun = anchor.plus(timing.overrun_after());
         }
-        self.next = anchor.plus(self.rules.timing.renew_interval());
+        self.next = anchor.plus(self.next_renewal());
+    }
+
+    fn next_renewal(&mut self) -> Duration {
+        let jitter = self.random.jitter();
+        self.rules.timing.next_renewal(jitter)
     }
 
     fn failed(&mut self, now: Moment, pending: &Pending, kind: FailureKind, out: &mut Vec<Output>) {

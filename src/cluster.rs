@@ -15,6 +15,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 
 use crate::backend::kubernetes::{self, KubernetesOptions, Place, Pod};
+use crate::backend::leader_api::{self, LeaderApiOptions};
 use crate::backend::own::{self, OwnOptions};
 use crate::backend::{self, Backend, BackendError, StoreOptions, UNSUITABLE, without_password};
 use crate::campaign::{Campaign, Command, Event, PreparedStore, Tell};
@@ -267,6 +268,7 @@ fn open_backend(config: &Config, clock: &Arc<dyn Clock>) -> Result<Arc<dyn Backe
                 connect_timeout: config.timing.campaign_limit(),
                 request_timeout: config.timing.request_limit(),
                 patience: config.timing.patience(),
+                for_others: false,
             };
             backend::open(url, &options, clock.clone()).map_err(|bad| {
                 let shown = without_password(url);
@@ -313,6 +315,18 @@ fn open_backend(config: &Config, clock: &Arc<dyn Clock>) -> Result<Arc<dyn Backe
             kubernetes::open(options, clock.clone())
                 .map_err(|bad| StartError::Config(format!("{} must {}", bad.parameter, bad.rule)))
         }
+        Kind::LeaderApi { url, token } => {
+            let options = LeaderApiOptions {
+                url: url.clone(),
+                token: token.clone(),
+                base_dir: config.base_dir.clone(),
+                connect_timeout: config.timing.campaign_limit(),
+                request_timeout: config.timing.request_limit(),
+                patience: config.timing.patience(),
+            };
+            leader_api::open(&options)
+                .map_err(|bad| StartError::Config(format!("{} must {}", bad.parameter, bad.rule)))
+        }
     }
 }
 
@@ -320,9 +334,10 @@ fn open_backend(config: &Config, clock: &Arc<dyn Clock>) -> Result<Arc<dyn Backe
 pub fn check(config: &Config) -> Result<(), StartError> {
     match config.kind {
         Kind::Local => Ok(()),
-        Kind::Store { .. } | Kind::OwnStore { .. } | Kind::Kubernetes { .. } => {
-            Cluster::open(config.clone()).map(|_| ())
-        }
+        Kind::Store { .. }
+        | Kind::OwnStore { .. }
+        | Kind::Kubernetes { .. }
+        | Kind::LeaderApi { .. } => Cluster::open(config.clone()).map(|_| ()),
     }
 }
 

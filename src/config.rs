@@ -3,12 +3,16 @@
 //! Knows no file system and no store: the caller found the text, and says where; the store's URL is
 //! judged by the table of backends.
 
+mod leader_api;
+
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::{Map, Value};
 
+use self::leader_api::Settings;
+use crate::backend::leader_api::LEASE_UNTIL_TOLD;
 use crate::backend::without_password;
 use crate::candidate::OnRenewError;
 use crate::lease::{ElectionName, InstanceId, LONGEST_LEASE};
@@ -71,6 +75,8 @@ pub enum Kind {
         timeout: Option<Duration>,
         pod_labels: bool,
     },
+    /// A Leader Election API.
+    LeaderApi { url: String, token: Option<String> },
 }
 
 impl fmt::Debug for Kind {
@@ -105,6 +111,10 @@ impl fmt::Debug for Kind {
                 .field("timeout", timeout)
                 .field("pod_labels", pod_labels)
                 .finish(),
+            Self::LeaderApi { url, .. } => f
+                .debug_struct("LeaderApi")
+                .field("url", &without_password(url))
+                .finish_non_exhaustive(),
         }
     }
 }
@@ -120,15 +130,24 @@ pub enum OnOverrun {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigError {
     pub message: String,
+    pub fault: Fault,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// Something is to be mended in the text.
+    Text,
     /// The text is fine, but configures no cluster at all.
-    pub no_cluster: bool,
+    NoCluster,
+    /// The text is fine, and leaves to the environment what that does not say.
+    Unset,
 }
 
 impl ConfigError {
     fn new(message: String) -> Self {
         Self {
             message,
-            no_cluster: false,
+            fault: Fault::Text,
         }
     }
 }
@@ -152,7 +171,7 @@ impl Config {
         let value: Value = serde_json::from_str(json)
             .map_err(|error| ConfigError::new(format!("{source}: not valid JSON: {error}")))?;
         let section = Section::find(value, source, env)?;
-        let config = section.read(base_dir)?;
+        let config = section.read(base_dir, env)?;
         Ok(config)
     }
 
@@ -171,22 +190,24 @@ impl Config {
             Kind::Local => "LocalCluster",
             Kind::Store { .. } | Kind::OwnStore { .. } => "StoreCluster",
             Kind::Kubernetes { .. } => "KubernetesCluster",
+            Kind::LeaderApi { .. } => "LeaderApiCluster",
         }
     }
 }
 
 /// The cluster types, and the parameters that only one of them has.
-const TYPES: [(&str, &[&str]); 3] = [
+const TYPES: [(&str, &[&str]); 4] = [
     ("StoreCluster", &["store", "registry", "minReplicas"]),
     (
         "KubernetesCluster",
         &["namespace", "config", "context", "timeout", "podLabels"],
     ),
+    (
+        "LeaderApiCluster",
+        &["url", "resource", "identity", "token"],
+    ),
     ("LocalCluster", &[]),
 ];
-
-/// Types that this version is still without: whoever names one learns that, and nobody else hears of them.
-const NOT_YET: [&str; 1] = ["LeaderApiCluster"];
 
 /// The parameters that every type has.
 const COMMON: [&str; 14] = [
@@ -244,7 +265,7 @@ impl Section {
                 message: format!(
                     "{source}: configures no cluster; add \"cluster\": {{ \"type\": \"StoreCluster\" }}"
                 ),
-                no_cluster: true,
+                fault: Fault::NoCluster,
             });
         }
         Self::of_cluster(Value::Object(top), source.to_string(), env)
@@ -273,7 +294,7 @@ impl Section {
                     "{source}: no service is a cluster; its type would be one of {}",
                     type_names()
                 ),
-                no_cluster: true,
+                fault: Fault::NoCluster,
             });
         };
         let mut section = Self::of_cluster(service, format!("{source}: services.{name}"), env)?;
@@ -318,38 +339,60 @@ impl Section {
         })
     }
 
-    fn read(mut self, base_dir: &Path) -> Result<Config, ConfigError> {
+    fn read(
+        mut self,
+        base_dir: &Path,
+        env: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Config, ConfigError> {
         self.refuse_unknown_keys()?;
         settle_alias(&mut self.values, &self.place)?;
+        if self.type_name == "LeaderApiCluster" {
+            let Settings {
+                kind,
+                resource,
+                identity,
+            } = Settings::read(&self, env)?;
+            let timing = Timing::told(LEASE_UNTIL_TOLD);
+            return self.config(kind, resource, Some(identity), timing, base_dir);
+        }
         let timing = self.timing()?;
         let kind = match self.type_name {
             "StoreCluster" => self.store()?,
             "KubernetesCluster" => self.kubernetes(&timing)?,
             _ => Kind::Local,
         };
-        let name = |field: &str, make: &dyn Fn(&str) -> Option<String>, text: &str| match make(text)
-        {
-            Some(rule) => Err(self.bad(field, &text.into(), &rule)),
-            None => Ok(()),
-        };
+        let (election, instance) = self.names()?;
+        self.config(kind, election, instance, timing, base_dir)
+    }
+
+    fn names(&self) -> Result<(ElectionName, Option<InstanceId>), ConfigError> {
         let election = self
             .string("leaseName", "a name like \"leader\"")?
             .unwrap_or_else(|| "leader".into());
-        name(
-            "leaseName",
-            &|text| ElectionName::new(text).err().map(|bad| bad.0),
-            &election,
-        )?;
-        let instance = self.string("instanceId", "a name that is unique per process")?;
-        if let Some(id) = &instance {
-            name(
-                "instanceId",
-                &|text| InstanceId::new(text).err().map(|bad| bad.0),
-                id,
-            )?;
-        }
+        let election = ElectionName::new(&election)
+            .map_err(|bad| self.bad("leaseName", &election.into(), &bad.0))?;
+        let instance = self
+            .string("instanceId", "a name that is unique per process")?
+            .map(|id| {
+                InstanceId::new(&id).map_err(|bad| self.bad("instanceId", &id.into(), &bad.0))
+            })
+            .transpose()?;
+        Ok((election, instance))
+    }
+
+    /// With what all types have in common.
+    fn config(
+        mut self,
+        kind: Kind,
+        election: ElectionName,
+        instance: Option<InstanceId>,
+        timing: Timing,
+        base_dir: &Path,
+    ) -> Result<Config, ConfigError> {
         let on_renew_error = match self.choice("onRenewError", ["stepDown", "retry"])? {
             Some("retry") => OnRenewError::Retry,
+            // A check-in that fails says nothing of the lease.
+            None if matches!(kind, Kind::LeaderApi { .. }) => OnRenewError::Retry,
             _ => OnRenewError::StepDown,
         };
         let on_overrun = match self.choice("onOverrun", ["warn", "exit"])? {
@@ -389,8 +432,8 @@ impl Section {
         }
         Ok(Config {
             kind,
-            election: ElectionName::new(&election).expect("checked above"),
-            instance: instance.map(|id| InstanceId::new(&id).expect("checked above")),
+            election,
+            instance,
             timing,
             on_renew_error,
             on_overrun,
@@ -642,16 +685,11 @@ fn known_type(name: &str) -> Option<&'static str> {
 /// Of a service that is surely meant to be one of our clusters, so that a slip in its type is not passed over.
 fn looks_like_ours(name: &str) -> bool {
     let known = TYPES.iter().map(|(known, _)| *known);
-    !did_you_mean(strip_type(name), known.chain(NOT_YET)).is_empty()
+    !did_you_mean(strip_type(name), known).is_empty()
 }
 
 /// What is said of a type that cannot be used.
 fn no_type(place: &str, name: &str) -> String {
-    if let Some(later) = NOT_YET.iter().find(|later| **later == strip_type(name)) {
-        return format!(
-            "{place}.type: {later} is not in this version yet; use StoreCluster with a store that all instances reach (\"store\": \"postgres://...\"), or KubernetesCluster"
-        );
-    }
     format!(
         "{place}.type must be one of {}, not {}{}",
         type_names(),
@@ -798,9 +836,9 @@ mod tests {
             r#"{ "services": {} }"#,
             r#"{ "services": { "a": { "type": "Acme/KafkaCluster" } } }"#,
         ] {
-            assert!(parse(json).unwrap_err().no_cluster, "{json}");
+            assert_eq!(parse(json).unwrap_err().fault, Fault::NoCluster, "{json}");
         }
-        assert!(!parse("[]").unwrap_err().no_cluster);
+        assert_eq!(parse("[]").unwrap_err().fault, Fault::Text);
     }
 
     #[test]
@@ -902,29 +940,114 @@ mod tests {
     }
 
     #[test]
-    fn a_type_of_a_later_version_is_refused_with_the_cure_and_offered_to_nobody() {
-        for json in [
-            r#"{ "cluster": { "type": "LeaderApiCluster", "url": "http://h" } }"#,
-            r#"{ "cluster": { "type": "Webda/LeaderApiClusterService" } }"#,
-            // Nobody shall lead because it was passed over.
-            r#"{ "services": { "c": { "type": "LeaderApiCluster" } } }"#,
-        ] {
-            let message = refused(json);
-            let words = "type: LeaderApiCluster is not in this version yet; use StoreCluster";
-            assert!(message.contains(words), "{json}: {message}");
-        }
+    fn a_type_that_is_none_is_refused_with_those_that_there_are() {
         for json in [
             r#"{ "cluster": { "type": "KafkaCluster" } }"#,
             r#"{ "cluster": { "type": "LeaderApiClutser" } }"#,
             r#"{ "cluster": { "type": 5 } }"#,
+            // Nobody shall lead because it was passed over.
             r#"{ "services": { "c": { "type": "LeaderApiClutser" } } }"#,
             r#"{ "services": { "c": { "type": "Acme/Kafka" } } }"#,
         ] {
             let message = refused(json);
-            let offered = "one of StoreCluster, KubernetesCluster, LocalCluster";
+            let offered = "one of StoreCluster, KubernetesCluster, LeaderApiCluster, LocalCluster";
             assert!(message.contains(offered), "{json}: {message}");
-            assert!(!message.contains("LeaderApiCluster"), "{json}: {message}");
         }
+    }
+
+    const KELVIN: [(&str, &str); 5] = [
+        ("KELVIN_CLUSTER_NAME", "edge-1"),
+        ("KELVIN_WORKLOAD_NAME", "pump"),
+        ("KELVIN_APP_NAME", "flow"),
+        ("KELVIN_LEADER_API_ADDRESS", "fd00::1"),
+        ("KELVIN_LEADER_API_PORT", "8080"),
+    ];
+
+    fn leader_api(parameters: &str, set: &[(&str, &str)]) -> Result<Config, ConfigError> {
+        let json = format!(
+            r#"{{ "cluster": {{ "type": "Webda/LeaderApiClusterService" {parameters} }} }}"#
+        );
+        let env = |name: &str| {
+            let found = set.iter().find(|(known, _)| *known == name)?;
+            Some(found.1.to_owned())
+        };
+        Config::parse(&json, "test.json", Path::new("/app"), &env)
+    }
+
+    #[test]
+    fn a_leader_api_cluster_takes_what_is_not_given_from_its_platform() {
+        let config = leader_api("", &KELVIN).unwrap();
+        let Kind::LeaderApi { url, token } = &config.kind else {
+            panic!("{config:?}");
+        };
+        assert_eq!((&**url, token), ("http://[fd00::1]:8080", &None));
+        assert_eq!(config.election.as_str(), "krn:app:flow");
+        assert_eq!(config.instance.unwrap().as_str(), "krn:wl:edge-1/pump");
+        assert_eq!(config.on_renew_error, OnRenewError::Retry);
+        assert!(config.warnings.is_empty());
+
+        let all = r#", "url": "https://h/api", "identity": "me", "resource": "krn:job:x", "token": "hunter2", "onRenewError": "stepDown""#;
+        let config = leader_api(all, &[]).unwrap();
+        assert!(!format!("{config:?}").contains("hunter2"));
+        assert_eq!(config.election.as_str(), "krn:job:x");
+        assert_eq!(config.on_renew_error, OnRenewError::StepDown);
+    }
+
+    #[test]
+    fn what_a_leader_api_clusters_platform_does_not_say_is_named() {
+        let unset = |parameters: &str, set: &[(&str, &str)]| {
+            let error = leader_api(parameters, set).unwrap_err();
+            assert_eq!(error.fault, Fault::Unset, "{}", error.message);
+            error.message
+        };
+        let message = unset("", &[]);
+        for (name, _) in KELVIN {
+            assert!(message.contains(name), "{name}: {message}");
+        }
+        let message = unset(r#", "url": "http://h""#, &KELVIN[..2]);
+        assert!(message.ends_with("has no KELVIN_APP_NAME"), "{message}");
+        for (name, value) in [
+            ("KELVIN_LEADER_API_PORT", "0"),
+            ("KELVIN_LEADER_API_PORT", "65536"),
+            ("KELVIN_LEADER_API_PORT", "+80"),
+            ("KELVIN_LEADER_API_PORT", "http"),
+            ("KELVIN_LEADER_API_ADDRESS", "a/b"),
+            ("KELVIN_LEADER_API_ADDRESS", "a b"),
+            ("KELVIN_APP_NAME", "a\n"),
+            ("KELVIN_WORKLOAD_NAME", &"w".repeat(254)),
+        ] {
+            let mut set = KELVIN;
+            let at = set.iter().position(|(known, _)| *known == name).unwrap();
+            set[at].1 = value;
+            let message = unset("", &set);
+            assert!(message.contains("must"), "{name}={value}: {message}");
+        }
+    }
+
+    #[test]
+    fn what_the_server_of_a_leader_api_cluster_says_is_not_configured() {
+        for parameter in ["leaseDuration", "renewInterval", "leadLimit"] {
+            let message = leader_api(&format!(r#", "{parameter}": 5000"#), &KELVIN)
+                .unwrap_err()
+                .message;
+            assert!(
+                message.contains(parameter) && message.contains("server says"),
+                "{message}"
+            );
+        }
+        for (parameter, instead) in [("leaseName", "resource"), ("instanceId", "identity")] {
+            let message = leader_api(&format!(r#", "{parameter}": "x""#), &KELVIN)
+                .unwrap_err()
+                .message;
+            assert!(
+                message.contains(&format!("it is called {instead}")),
+                "{message}"
+            );
+        }
+        let message = leader_api(r#", "identity": """#, &KELVIN)
+            .unwrap_err()
+            .message;
+        assert!(message.contains("identity must not be empty"), "{message}");
     }
 
     #[test]

@@ -23,6 +23,7 @@ pub mod clock;
 pub mod cluster;
 pub mod config;
 pub mod environment;
+pub mod go_duration;
 pub mod identity;
 pub mod lease;
 mod locked;

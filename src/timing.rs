@@ -4,6 +4,9 @@
 //! attempt. S counts from the moment *before* that attempt was sent: the store cannot have started
 //! the lease earlier, so whatever the network did, S ends before the lease does.
 //!
+//! A server that lends leases by its own measure (a Leader Election API) tells L with each answer; R and S
+//! follow from it: see [`Timing::told`].
+//!
 //! Two clocks may run at rates that differ by a fraction rho. A follower waits L by its own clock (or
 //! by the store's); a leader stops after S by its own. They never overlap while
 //! `S * (1 + rho) <= L * (1 - rho)`, that is `rho <= (L - S) / (L + S)`: 20 % with the defaults.
@@ -40,6 +43,10 @@ const QUICK_RETRIES: u32 = 3;
 const LEASES_BETWEEN_CHECKS: u32 = 4;
 /// A release is tried this often.
 pub const RELEASE_TRIES: u32 = 3;
+/// How often a lease is asked for in its time where the server says how long that is.
+const ATTEMPTS_A_TOLD_LEASE: u32 = 3;
+/// Of a told lease, the most that the margin takes: servers lend short ones, too.
+const TOLD_MARGIN_DIVISOR: u32 = 10;
 /// `stallTimeout` in leases unless it is given.
 const STALL_LEASES: u32 = 4;
 
@@ -49,6 +56,8 @@ pub struct Timing {
     lease: Duration,
     renew: Duration,
     lead_limit: Duration,
+    /// The server says how long a lease lasts.
+    told: bool,
 }
 
 /// Why numbers were refused. Names the parameter and the cure; the caller knows the value.
@@ -123,7 +132,21 @@ impl Timing {
             lease,
             renew,
             lead_limit: limit,
+            told: false,
         })
+    }
+
+    /// That of a server which says how long a lease lasts: three attempts in its time, each up to a fifth
+    /// earlier or later so that many instances do not ask at once, and the lead until shortly before its end,
+    /// since nobody can give such a server more room for a renewal.
+    pub fn told(lease: Duration) -> Self {
+        let lease = lease.min(LONGEST_LEASE);
+        Self {
+            lease,
+            renew: (lease / ATTEMPTS_A_TOLD_LEASE).max(SHORTEST_GAP),
+            lead_limit: latest_stop_told(lease),
+            told: true,
+        }
     }
 
     pub const fn lease(&self) -> Duration {
@@ -139,7 +162,15 @@ impl Timing {
     /// drift as for late renewals, the second keeps a margin where R is close to L. A store that
     /// granted less than L shortens it.
     pub fn lead_limit(&self, valid_for: Duration) -> Duration {
-        self.lead_limit.min(latest_stop(valid_for))
+        self.lead_limit.min(self.latest_stop(valid_for))
+    }
+
+    fn latest_stop(&self, lease: Duration) -> Duration {
+        if self.told {
+            latest_stop_told(lease)
+        } else {
+            latest_stop(lease)
+        }
     }
 
     /// How long a record must say that the lease is valid where renewals are seen by the second: client-go
@@ -163,13 +194,14 @@ impl Timing {
     /// Said aloud when the configuration starts: clocks have less room than a `renewInterval` of half the
     /// lease would leave them.
     pub fn leaves_little_room(&self) -> bool {
-        self.lead_limit > (self.lease + self.lease / 2) / 2
+        !self.told && self.lead_limit > (self.lease + self.lease / 2) / 2
     }
 
     /// How long an attempt to get the lease may take. Longer than R, and one request that vanished
-    /// would break the promise that a takeover comes within L + R.
+    /// would break the promise that a takeover comes within L + R. Of a told lease nothing is promised, and
+    /// what is answered before its end still counts.
     pub const fn campaign_limit(&self) -> Duration {
-        self.renew
+        if self.told { self.lease } else { self.renew }
     }
 
     /// How long one renewal may take when failures are retried: two fit between R and S.
@@ -204,10 +236,28 @@ impl Timing {
         SHORTEST_GAP
     }
 
+    /// When a leader renews, counted from its last success.
+    pub fn next_renewal(&self, jitter: Jitter) -> Duration {
+        if self.told {
+            self.spread(jitter)
+        } else {
+            self.renew
+        }
+    }
+
+    /// From four to six fifths of R.
+    fn spread(&self, jitter: Jitter) -> Duration {
+        (self.renew * 4 / 5 + jitter.of(self.renew * 2 / 5)).max(SHORTEST_GAP)
+    }
+
     /// When a follower that hears of no renewal asks again, if the lease runs for `remaining` more:
     /// it must look every R, since only so it sees a release.
     pub fn next_look(&self, remaining: Option<Duration>, jitter: Jitter) -> Duration {
         match remaining {
+            Some(remaining) if self.told => {
+                self.spread(jitter).min(self.at_expiry(remaining, jitter))
+            }
+            None if self.told => self.spread(jitter),
             Some(remaining) => self.renew.min(self.at_expiry(remaining, jitter)),
             // Earlier than R, never later: the promise of L + R counts on it.
             None => self.renew.saturating_sub(jitter.of(self.renew / 10)),
@@ -226,7 +276,7 @@ impl Timing {
 
     /// How long after the anchor a lost instance's work must have ended.
     pub fn overrun_after(&self) -> Duration {
-        latest_stop(self.lease)
+        self.latest_stop(self.lease)
     }
 
     /// The least time that callbacks have from the moment that they hear of the end of their term.
@@ -253,6 +303,11 @@ impl Timing {
 /// The latest that a leader may stop under a lease of this length.
 fn latest_stop(lease: Duration) -> Duration {
     lease.saturating_sub(MARGIN.max(lease / MARGIN_DIVISOR))
+}
+
+/// The same of a lease whose length a server tells.
+fn latest_stop_told(lease: Duration) -> Duration {
+    latest_stop(lease).max(lease - lease / TOLD_MARGIN_DIVISOR)
 }
 
 /// The moment before a request was sent. A deadline can be made from nothing else: not from the
@@ -402,6 +457,37 @@ mod tests {
                 "{lease}/{renew}"
             );
         }
+    }
+
+    #[test]
+    fn a_told_lease_is_asked_for_three_times_and_led_until_shortly_before_its_end() {
+        for (lease, renew, limit) in [
+            (5_000, 1_666, 4_750),
+            (60_000, 20_000, 59_400),
+            (900, 300, 810),
+            (15, 10, 13),
+            (200_000_000, 28_800_000, 85_536_000),
+        ] {
+            let timing = Timing::told(ms(lease));
+            assert_eq!(timing.renew_interval().as_millis(), renew, "{lease}");
+            assert_eq!(timing.lead_limit(ms(lease)).as_millis(), limit, "{lease}");
+        }
+        let timing = Timing::told(ms(5_000));
+        assert_eq!(timing.lead_limit(ms(3_000)), ms(2_750));
+        assert_eq!(timing.campaign_limit(), ms(5_000));
+    }
+
+    #[test]
+    fn attempts_for_a_told_lease_come_up_to_a_fifth_earlier_or_later() {
+        let timing = Timing::told(ms(1_500));
+        let most = Jitter::from_bits(u16::MAX);
+        assert_eq!(timing.next_renewal(Jitter::NONE), ms(400));
+        assert_eq!(timing.next_renewal(most), ms(600));
+        assert_eq!(timing.next_look(None, most), ms(600));
+        assert_eq!(timing.next_look(Some(ms(1_400)), Jitter::NONE), ms(400));
+        assert_eq!(timing.next_look(Some(ms(100)), Jitter::NONE), ms(100));
+        let configured = Timing::new(ms(1_500), ms(500), None).unwrap();
+        assert_eq!(configured.next_renewal(most), ms(500));
     }
 
     #[test]

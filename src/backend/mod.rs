@@ -13,6 +13,7 @@ pub mod etcd;
 pub mod file;
 mod http;
 pub mod kubernetes;
+pub mod leader_api;
 pub mod mysql;
 pub mod nats;
 mod observed;
@@ -196,6 +197,9 @@ pub struct StoreOptions {
     /// After how long a connection without an answer is taken for dead, so that what was asked is asked on
     /// another one while there is time: the shortest attempt of an election is twice as long.
     pub patience: Duration,
+    /// Leases are held for others, who live on when this process dies: a store that sees deaths leaves them to
+    /// their expiry.
+    pub for_others: bool,
 }
 
 impl StoreOptions {
@@ -207,6 +211,7 @@ impl StoreOptions {
             connect_timeout: Duration::from_secs(5),
             request_timeout: Duration::from_secs(5),
             patience: Duration::from_millis(1_250),
+            for_others: false,
         }
     }
 }
@@ -464,6 +469,11 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
     /// Words that follow "must" if this store cannot hold an election of that name.
     fn check_name(&self, _election: &ElectionName) -> Result<(), String> {
         Ok(())
+    }
+
+    /// How long its leases last, where that is not the asker's to say, by the last answer.
+    fn told_lease(&self) -> Option<Duration> {
+        None
     }
 
     /// Creates what is needed, and makes sure that the store honours conditional writes. Called before

@@ -26,13 +26,14 @@ use napi_derive::napi;
 use self::environment::{Done, Environment, JsEvent, Seat};
 use crate::clock::{Clock, SystemClock};
 use crate::cluster::{self, Cluster, StartError};
-use crate::config::{Config, ConfigError, OnOverrun};
+use crate::config::{Config, ConfigError, Fault, OnOverrun};
 use crate::identity;
 use crate::lease::{ElectionName, Token};
 
 /// The codes that `lib/` makes error classes of.
 const CONFIG: &str = "WHENLEADER_CONFIG";
 const NO_CLUSTER: &str = "WHENLEADER_NO_CLUSTER";
+const UNSET: &str = "WHENLEADER_UNSET";
 const STORE: &str = "WHENLEADER_STORE";
 
 type Result<T> = std::result::Result<T, Error<String>>;
@@ -235,17 +236,14 @@ fn parse(json: &str, source: &str, base_dir: &str) -> Result<Config> {
     Config::parse(json, source, Path::new(base_dir), &|name| {
         variables.get(name).cloned()
     })
-    .map_err(
-        |ConfigError {
-             message,
-             no_cluster,
-         }| {
-            Error::new(
-                if no_cluster { NO_CLUSTER } else { CONFIG }.to_string(),
-                message,
-            )
-        },
-    )
+    .map_err(|ConfigError { message, fault }| {
+        let code = match fault {
+            Fault::Text => CONFIG,
+            Fault::NoCluster => NO_CLUSTER,
+            Fault::Unset => UNSET,
+        };
+        Error::new(code.to_string(), message)
+    })
 }
 
 fn info(config: &Config, cluster: Option<&Cluster>) -> ClusterInfo {

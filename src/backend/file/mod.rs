@@ -11,7 +11,8 @@
 //! microseconds: so tokens grow also when somebody deleted records.
 //!
 //! A lease is free when its record says so, when its leader's process is dead, or when the record did
-//! not change for its whole duration by the observer's own clock. No time stamp is ever compared.
+//! not change for its whole duration by the observer's own clock. No time stamp is ever compared. A process that
+//! holds leases for others names itself in none: they outlive it.
 
 mod alarm;
 mod alive;
@@ -108,16 +109,18 @@ pub(super) fn open(
     Ok(Arc::new(FileStore::new(
         options.base_dir.join(path),
         force,
+        options.for_others,
         clock,
     )))
 }
 
 impl FileStore {
     /// `force` accepts a file system whose locks are known to be unsafe.
-    pub fn new(root: PathBuf, force: bool, clock: Arc<dyn Clock>) -> Self {
+    fn new(root: PathBuf, force: bool, for_others: bool, clock: Arc<dyn Clock>) -> Self {
         let store = Arc::new(Store {
             root,
             force,
+            for_others,
             clock,
             alive: Mutex::default(),
             drafts: Drafts::default(),
@@ -272,6 +275,8 @@ impl Drop for Asking {
 struct Store {
     root: PathBuf,
     force: bool,
+    /// See [`StoreOptions::for_others`].
+    for_others: bool,
     clock: Arc<dyn Clock>,
     alive: Mutex<Option<Arc<Alive>>>,
     drafts: Drafts,
@@ -357,7 +362,7 @@ impl Store {
                         Err(_) => chain::newest_readable(&entry.path(), newest.version),
                     };
                     if let Some(Record::Held(held)) = named {
-                        dead.retain(|name| *name != held.alive);
+                        dead.retain(|name| Some(name) != held.alive.as_ref());
                     }
                 }
             } else if name.ends_with(Drafts::SUFFIX) {
@@ -429,7 +434,7 @@ impl Store {
                     token,
                 },
                 duration,
-                alive: alive.name().to_owned(),
+                alive: (!self.for_others).then(|| alive.name().to_owned()),
                 since,
                 stamp: random_u64(),
             });
@@ -496,7 +501,7 @@ impl Store {
         let Ok(Record::Held(held)) = newest.record else {
             return Ok(None);
         };
-        if alive::is_dead(&self.root, &held.alive) {
+        if self.is_orphan(&held) {
             return Ok(None);
         }
         let known = locked(&self.seen)
@@ -548,12 +553,12 @@ impl Store {
     ) -> Option<Duration> {
         let duration = match &newest.record {
             Ok(Record::Free { .. }) => return None,
-            Ok(Record::Held(held)) if alive::is_dead(&self.root, &held.alive) => return None,
+            Ok(Record::Held(held)) if self.is_orphan(held) => return None,
             Ok(Record::Held(held)) => held.duration,
             // A renewal that a power cut undid. The term's first version was made to survive it.
             Err(Unreadable::Torn) => {
                 match chain::newest_readable(&self.dir_of(election), newest.version) {
-                    Some(Record::Held(held)) if alive::is_dead(&self.root, &held.alive) => {
+                    Some(Record::Held(held)) if self.is_orphan(&held) => {
                         return None;
                     }
                     _ => own_duration,
@@ -594,6 +599,12 @@ impl Store {
                 format!("a write in {} may have failed: {error}", dir.display()),
             ),
         })
+    }
+
+    /// Whether its leader's process is dead.
+    fn is_orphan(&self, held: &Held) -> bool {
+        let alive = held.alive.as_ref();
+        alive.is_some_and(|name| alive::is_dead(&self.root, name))
     }
 
     /// This process's lock, made anew if somebody deleted its file: without it our death would be
@@ -786,7 +797,12 @@ mod tests {
     #[test]
     fn what_was_given_up_writes_nothing_more_however_late_it_wakes() {
         let root = std::env::temp_dir().join(format!("whenleader-late-{}", std::process::id()));
-        let store = FileStore::new(root.clone(), true, Arc::new(crate::clock::SystemClock));
+        let store = FileStore::new(
+            root.clone(),
+            true,
+            false,
+            Arc::new(crate::clock::SystemClock),
+        );
         let election = ElectionName::new("e").unwrap();
         let owner = Owner {
             instance: crate::lease::InstanceId::new("i").unwrap(),
@@ -853,7 +869,14 @@ mod tests {
             instance: crate::lease::InstanceId::new("i").unwrap(),
             nonce,
         };
-        let open = || FileStore::new(root.clone(), true, Arc::new(crate::clock::SystemClock));
+        let open = || {
+            FileStore::new(
+                root.clone(),
+                true,
+                false,
+                Arc::new(crate::clock::SystemClock),
+            )
+        };
         for released in [true, false] {
             let (first, second) = (open(), open());
             let attempt = |nonce| {
@@ -898,7 +921,7 @@ mod tests {
 
         fn open(&self) -> Arc<Store> {
             let clock = Arc::new(crate::clock::SystemClock);
-            let store = FileStore::new(self.0.clone(), true, clock).store;
+            let store = FileStore::new(self.0.clone(), true, false, clock).store;
             store.prepare().unwrap();
             store
         }

@@ -270,7 +270,7 @@ impl Watched {
                     },
                 );
                 self.pace = (held.duration / LOOKS_PER_LEASE).max(SHORTEST_PACE);
-                self.alive = Some(held.alive);
+                self.alive = held.alive;
             }
             Ok(Record::Free { .. }) => {
                 self.pace = IDLE_LOOK;

@@ -25,8 +25,9 @@ pub(super) enum Record {
 pub(super) struct Held {
     pub leader: Leader,
     pub duration: Duration,
-    /// Names the file that the leader's process keeps locked while it lives.
-    pub alive: String,
+    /// Names the file that the leader's process keeps locked while it lives. `None`: it holds the lease for
+    /// somebody else.
+    pub alive: Option<String>,
     /// The version that began the term.
     pub since: u64,
     pub stamp: u64,
@@ -111,7 +112,7 @@ impl Record {
             // Up, never down: a follower must not wait shorter than the leader counts.
             let millis = held.duration.as_nanos().div_ceil(1_000_000);
             written.duration_ms = Some(u64::try_from(millis).unwrap_or(u64::MAX));
-            written.alive = Some(held.alive.clone());
+            written.alive.clone_from(&held.alive);
             written.since = Some(held.since);
         }
         let mut bytes = serde_json::to_vec(&written).expect("strings and numbers become JSON");
@@ -155,7 +156,7 @@ impl Record {
                         token: token?,
                     },
                     duration,
-                    alive: written.alive?,
+                    alive: written.alive,
                     since: written.since?,
                     stamp: written.stamp,
                 }))
@@ -178,7 +179,7 @@ mod tests {
                 token: Token::new(Token::MAX).unwrap(),
             },
             duration: Duration::from_micros(1_500),
-            alive: "ab".into(),
+            alive: Some("ab".into()),
             since: 3,
             stamp: u64::MAX,
         })

@@ -1,0 +1,408 @@
+//! A Leader Election API: a small HTTP service decides who leads, and says how long its leases last.
+//!
+//! | request | for |
+//! |---|---|
+//! | `POST /leader/elect` | a check-in: acquires or renews |
+//! | `GET /leader/status` | who leads |
+//! | `POST /leader/release` | the end of a term; only `whenleader serve` has it |
+//!
+//! The protocol knows an identity and a resource, and no terms. To `whenleader serve` a check-in also says for
+//! which session it is and which term it renews, and the answer tells that term's token; other servers are sent
+//! the same and ignore it. There, tokens are this process's own, drawn from its clock, and a second process
+//! under the same identity would be told that it leads, too: it cannot be told apart.
+//!
+//! A check-in that is sent twice does no harm: the lease counts from the moment before the first was sent.
+
+mod answer;
+mod resource;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, Method};
+use serde_json::{Value, json};
+
+use self::answer::{CheckIn, Found};
+pub use self::resource::Workload;
+use super::http::{Answer, Asked, Broken, Http, Why, excerpt};
+use super::url::StoreUrl;
+use super::{
+    Attempt, Backend, BackendError, BadStore, Capabilities, StoreOptions, UNSUITABLE, token_floor,
+    without_password,
+};
+use crate::lease::{ElectionName, FailureKind, InstanceId, Leader, Outcome, Owner, Token};
+use crate::locked::locked;
+
+/// What a lease is taken for until a server has told.
+pub const LEASE_UNTIL_TOLD: Duration = Duration::from_secs(5);
+
+const EXAMPLE: &str = "http://<host>[:<port>]";
+const ELECT: &str = "/leader/elect";
+const STATUS: &str = "/leader/status";
+const RELEASE: &str = "/leader/release";
+/// Whoever is under our identity, and is not us.
+const STRANGER: u64 = 1;
+
+/// How to reach one.
+#[derive(Clone)]
+pub struct LeaderApiOptions {
+    pub url: String,
+    /// For the header `authorization: Bearer`.
+    pub token: Option<String>,
+    /// What the paths of certificates start from.
+    pub base_dir: PathBuf,
+    pub connect_timeout: Duration,
+    pub request_timeout: Duration,
+    pub patience: Duration,
+}
+
+impl fmt::Debug for LeaderApiOptions {
+    /// Without the token.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LeaderApiOptions")
+            .field("url", &without_password(&self.url))
+            .finish_non_exhaustive()
+    }
+}
+
+/// See the module's description.
+#[derive(Debug)]
+struct LeaderApi {
+    http: Http,
+    /// Which server it is, for people.
+    shown: String,
+    /// In front of all paths of the protocol.
+    prefix: String,
+    headers: HeaderMap,
+    told_lease: Mutex<Option<Duration>>,
+    terms: Mutex<HashMap<ElectionName, Seen>>,
+    cannot_release: AtomicBool,
+}
+
+/// The term that was seen last of an election whose server counts none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Seen {
+    /// Its leader; `None`: a term of our own that is over.
+    leader: Option<InstanceId>,
+    token: Token,
+}
+
+/// Connects to nothing yet.
+pub fn open(options: &LeaderApiOptions) -> Result<Arc<dyn Backend>, BadStore> {
+    let bad = |bad: BadStore| BadStore {
+        parameter: "url",
+        ..bad
+    };
+    let mut url = StoreUrl::parse(&options.url, EXAMPLE).map_err(bad)?;
+    let default_port = match &*url.scheme {
+        "http" => 80,
+        "https" => 443,
+        _ => {
+            return Err(bad(BadStore::url(format!(
+                "begin with http:// or https://: {EXAMPLE}"
+            ))));
+        }
+    };
+    if url.hosts.len() != 1 {
+        return Err(bad(BadStore::url(format!("name one host: {EXAMPLE}"))));
+    }
+    if url.user.is_some() || url.password.is_some() {
+        let rule = "hold neither user nor password: a bearer token is given as \"token\"";
+        return Err(bad(BadStore::url(rule)));
+    }
+    let tls = url
+        .take_tls_by_scheme(&["https"], &options.base_dir)
+        .map_err(bad)?;
+    url.refuse_others(&["ca", "cert", "key"]).map_err(bad)?;
+    let prefix = match url.path.trim_end_matches('/') {
+        "" => String::new(),
+        path if path.bytes().all(|byte| byte.is_ascii_graphic()) => format!("/{path}"),
+        _ => return Err(bad(BadStore::url("have a path of plain ASCII, or none"))),
+    };
+    let store = StoreOptions {
+        connect_timeout: options.connect_timeout,
+        request_timeout: options.request_timeout,
+        patience: options.patience,
+        ..StoreOptions::new(&options.base_dir)
+    };
+    let shown = format!("{}://{}{prefix}", url.scheme, url.shown_hosts(default_port));
+    Ok(Arc::new(LeaderApi {
+        http: Http::new(&url.hosts, default_port, tls, &store).map_err(bad)?,
+        shown,
+        prefix,
+        headers: headers(options.token.as_deref())?,
+        told_lease: Mutex::default(),
+        terms: Mutex::default(),
+        cannot_release: AtomicBool::new(false),
+    }))
+}
+
+fn headers(token: Option<&str>) -> Result<HeaderMap, BadStore> {
+    let json = HeaderValue::from_static("application/json");
+    let mut headers = HeaderMap::from_iter([(ACCEPT, json.clone()), (CONTENT_TYPE, json)]);
+    if let Some(token) = token {
+        let value = (!token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic()))
+            .then(|| HeaderValue::from_str(&format!("Bearer {token}")).ok())
+            .flatten();
+        let mut value = value.ok_or_else(|| BadStore {
+            parameter: "token",
+            rule: "be a bearer token: ASCII without spaces".into(),
+        })?;
+        value.set_sensitive(true);
+        headers.insert(AUTHORIZATION, value);
+    }
+    Ok(headers)
+}
+
+#[async_trait]
+impl Backend for LeaderApi {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            shortest_lease: Duration::from_millis(1),
+            notifies: false,
+        }
+    }
+
+    fn describe(&self) -> String {
+        format!("the Leader Election API at {}", self.shown)
+    }
+
+    fn check_name(&self, election: &ElectionName) -> Result<(), String> {
+        if resource::is_krn(election.as_str()) {
+            Ok(())
+        } else {
+            Err(resource::RULE.into())
+        }
+    }
+
+    fn told_lease(&self) -> Option<Duration> {
+        *locked(&self.told_lease)
+    }
+
+    /// Only whether it can be reached and lets us in: a check-in would leave a trace.
+    async fn prepare(&self) -> Result<(), BackendError> {
+        match self.status().await {
+            // There are servers that have nothing but check-ins.
+            Err(error) if error.code != UNSUITABLE => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    async fn attempt(&self, attempt: &Attempt<'_>) -> Result<Outcome, BackendError> {
+        let Attempt {
+            election, owner, ..
+        } = attempt;
+        let mut body = who(owner, election);
+        if let Some(term) = attempt.term {
+            body["token"] = term.number().into();
+        }
+        let answer = self.ask(Method::POST, ELECT, &body).await?;
+        if answer.status != 200 {
+            return Err(self.refused(&answer, ELECT));
+        }
+        let answer = CheckIn::read(&answer.body, election.as_str()).map_err(|why| {
+            BackendError::ambiguous("bad-answer", format!("{}: {why}", self.shown))
+        })?;
+        *locked(&self.told_lease) = Some(answer.lease);
+        let Some(found) = answer.found else {
+            return Ok(Outcome::Other {
+                leader: None,
+                remaining: None,
+            });
+        };
+        if found.leads {
+            return Ok(Outcome::Held {
+                token: self.token_of_ours(attempt, &found),
+                valid_for: answer.lease,
+            });
+        }
+        let remaining = found.remaining;
+        Ok(Outcome::Other {
+            leader: self.leader(election, found),
+            remaining,
+        })
+    }
+
+    async fn release(
+        &self,
+        election: &ElectionName,
+        owner: &Owner,
+        token: Token,
+    ) -> Result<bool, BackendError> {
+        // The term is over for us in any case; the lease of a server without releases runs out.
+        if self.cannot_release.load(Ordering::Relaxed) {
+            return Ok(true);
+        }
+        let mut body = who(owner, election);
+        body["token"] = token.number().into();
+        let answer = self.ask(Method::POST, RELEASE, &body).await?;
+        match answer.status {
+            200 => {
+                let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+                Ok(body["resources"][0]["released"] != false)
+            }
+            404 | 405 | 501 => {
+                self.cannot_release.store(true, Ordering::Relaxed);
+                tracing::info!(
+                    store = self.describe(),
+                    "it has no call for a release: the lease of a leader that stops runs out"
+                );
+                Ok(true)
+            }
+            _ => Err(self.refused(&answer, RELEASE)),
+        }
+    }
+
+    async fn peek(&self, election: &ElectionName) -> Result<Option<Leader>, BackendError> {
+        let answer = self.status().await?;
+        let seen = answer::leader_in_status(&answer.body, election.as_str());
+        Ok(seen.map(|(instance, token)| self.stranger(election, instance, token)))
+    }
+
+    async fn close(&self) {
+        self.http.hang_up();
+    }
+}
+
+fn who(owner: &Owner, election: &ElectionName) -> Value {
+    json!({
+        "id": owner.instance.as_str(),
+        "session": format!("{:016x}", owner.nonce),
+        "resources": [election.as_str()],
+    })
+}
+
+impl LeaderApi {
+    async fn status(&self) -> Result<Answer, BackendError> {
+        let answer = self.ask(Method::GET, STATUS, &Value::Null).await?;
+        match answer.status {
+            200 => Ok(answer),
+            _ => Err(self.refused(&answer, STATUS)),
+        }
+    }
+
+    async fn ask(&self, method: Method, path: &str, body: &Value) -> Result<Answer, BackendError> {
+        let path = format!("{}{path}", self.prefix);
+        let body = match body {
+            Value::Null => Vec::new(),
+            body => body.to_string().into_bytes(),
+        };
+        let asked = Asked {
+            method,
+            path: &path,
+            headers: self.headers.clone(),
+            body,
+            repeatable: true,
+        };
+        let answer = self.http.ask(&asked, |_| false).await;
+        answer.map_err(|Broken { why, message }| match why {
+            Why::Unreachable => BackendError::transient("unreachable", message),
+            Why::Distrust => BackendError::fatal("distrust", message),
+            Why::OtherProtocol => BackendError::transient(
+                "unreachable",
+                format!("{message}. Does it speak TLS? Then the url begins with https://, else with http://"),
+            ),
+            Why::Halfway => BackendError::ambiguous("unreachable", message),
+            Why::Silence => BackendError::ambiguous("timeout", message),
+        })
+    }
+
+    /// What an answer means that is not 200.
+    fn refused(&self, answer: &Answer, path: &str) -> BackendError {
+        let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+        let text = String::from_utf8_lossy(&answer.body);
+        let said = match body["error"]["message"].as_str() {
+            Some(message) => excerpt(message),
+            None => excerpt(&text),
+        };
+        let (kind, code, advice) = match answer.status {
+            401 | 403 => (
+                FailureKind::Fatal,
+                "refused",
+                "Give the right bearer token as \"token\"",
+            ),
+            300..400 => (
+                FailureKind::Fatal,
+                UNSUITABLE,
+                "Redirects are not followed: give the url that it leads to",
+            ),
+            404 | 405 => (
+                FailureKind::Fatal,
+                UNSUITABLE,
+                "The url must lead to a Leader Election API",
+            ),
+            408 | 425 | 429 => (FailureKind::Transient, "busy", "It is asked again"),
+            400..500 => (FailureKind::Fatal, "refused", "It takes no such check-in"),
+            _ => (FailureKind::Ambiguous, "store", "It is asked again"),
+        };
+        let kind = match kind {
+            FailureKind::Transient if answer.asked_before => FailureKind::Ambiguous,
+            kind => kind,
+        };
+        BackendError {
+            kind,
+            code,
+            message: format!(
+                "{} answered {} to {path}: {}. {advice}",
+                self.shown,
+                answer.status,
+                said.trim_end_matches('.')
+            ),
+        }
+    }
+
+    /// The token of the term that a check-in was granted for.
+    fn token_of_ours(&self, attempt: &Attempt<'_>, found: &Found) -> Token {
+        let mut terms = locked(&self.terms);
+        let seen = terms.get(attempt.election);
+        let token = match (found.token, attempt.term) {
+            (Some(told), _) => told,
+            // The lease did not end since: our deadline comes before its end.
+            (None, Some(term)) => term,
+            (None, None) => next_token(seen),
+        };
+        let leader = None;
+        terms.insert(attempt.election.clone(), Seen { leader, token });
+        token
+    }
+
+    fn leader(&self, election: &ElectionName, found: Found) -> Option<Leader> {
+        let instance = found.current?;
+        Some(self.stranger(election, instance, found.token))
+    }
+
+    fn stranger(
+        &self,
+        election: &ElectionName,
+        instance: InstanceId,
+        told: Option<Token>,
+    ) -> Leader {
+        let mut terms = locked(&self.terms);
+        let seen = terms.get(election);
+        let token = match (told, seen) {
+            (Some(told), _) => told,
+            (None, Some(seen)) if seen.leader.as_ref() == Some(&instance) => seen.token,
+            (None, seen) => next_token(seen),
+        };
+        let leader = Some(instance.clone());
+        terms.insert(election.clone(), Seen { leader, token });
+        let owner = Owner {
+            instance,
+            nonce: STRANGER,
+        };
+        Leader { owner, token }
+    }
+}
+
+/// Of a server that counts no terms.
+fn next_token(seen: Option<&Seen>) -> Token {
+    let floor = token_floor();
+    let next = seen.map_or(floor, |seen| floor.max(seen.token.number() + 1));
+    Token::new(next.min(Token::MAX)).expect("from 1 to the largest")
+}

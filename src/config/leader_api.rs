@@ -1,0 +1,161 @@
+//! Where the parameters of a `LeaderApiCluster` come from: what is given, and else the variables that a platform
+//! with a Leader Election API sets for its workloads.
+
+use super::{ConfigError, Fault, Kind, Section};
+use crate::backend::leader_api::Workload;
+use crate::lease::{ElectionName, InstanceId};
+
+type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+const ADDRESS: &str = "KELVIN_LEADER_API_ADDRESS";
+const PORT: &str = "KELVIN_LEADER_API_PORT";
+const CLUSTER: &str = "KELVIN_CLUSTER_NAME";
+const WORKLOAD: &str = "KELVIN_WORKLOAD_NAME";
+const APP: &str = "KELVIN_APP_NAME";
+
+/// What takes the place of parameters that every other type has.
+const INSTEAD: [(&str, &str); 5] = [
+    (
+        "leaseName",
+        "it is called resource with a Leader Election API",
+    ),
+    (
+        "instanceId",
+        "it is called identity with a Leader Election API",
+    ),
+    ("leaseDuration", "the server says how long a lease lasts"),
+    (
+        "renewInterval",
+        "it is a third of the lease, which the server says",
+    ),
+    (
+        "leadLimit",
+        "it follows from the lease, which the server says",
+    ),
+];
+
+pub(super) struct Settings {
+    pub kind: Kind,
+    pub resource: ElectionName,
+    pub identity: InstanceId,
+}
+
+impl Settings {
+    pub fn read(section: &Section, env: Env) -> Result<Self, ConfigError> {
+        for (parameter, why) in INSTEAD {
+            if section.values.contains_key(parameter) {
+                return Err(ConfigError::new(format!(
+                    "{}.{parameter} must be left out: {why}",
+                    section.place
+                )));
+            }
+        }
+        let url = section.string("url", "a URL like \"http://<host>[:<port>]\"")?;
+        let resource = section.string("resource", "a resource name like \"krn:app:my-app\"")?;
+        let identity = section.string("identity", "a name that is unique per process")?;
+        let token = section.string("token", "a bearer token")?;
+        let mut environment = Environment::new(env);
+        let url = url.or_else(|| environment.url());
+        let identity = identity.or_else(|| environment.identity());
+        let resource = resource.or_else(|| environment.resource());
+        if let Some(error) = environment.error(&section.place) {
+            return Err(error);
+        }
+        let (Some(url), Some(identity), Some(resource)) = (url, identity, resource) else {
+            unreachable!("the environment lacks nothing");
+        };
+        Ok(Self {
+            resource: ElectionName::new(&resource)
+                .map_err(|bad| section.bad("resource", &resource.into(), &bad.0))?,
+            identity: InstanceId::new(&identity)
+                .map_err(|bad| section.bad("identity", &identity.into(), &bad.0))?,
+            kind: Kind::LeaderApi { url, token },
+        })
+    }
+}
+
+/// What it says, and what it lacks.
+struct Environment<'a> {
+    env: Env<'a>,
+    missing: Vec<&'static str>,
+    invalid: Vec<String>,
+}
+
+impl<'a> Environment<'a> {
+    fn new(env: Env<'a>) -> Self {
+        Self {
+            env,
+            missing: Vec::new(),
+            invalid: Vec::new(),
+        }
+    }
+
+    fn get(&mut self, name: &'static str) -> Option<String> {
+        let value = (self.env)(name).filter(|value| !value.is_empty());
+        if value.is_none() {
+            self.missing.push(name);
+        }
+        value
+    }
+
+    fn url(&mut self) -> Option<String> {
+        let (address, port) = (self.get(ADDRESS), self.get(PORT));
+        let (address, port) = (address?, port?);
+        let is_port = port.bytes().all(|byte| byte.is_ascii_digit())
+            && port.parse::<u16>().is_ok_and(|port| port > 0);
+        if !is_port {
+            self.invalid
+                .push(format!("{PORT} must be a port, 1 to 65535, not {port:?}"));
+        }
+        let is_host = |c: char| !c.is_whitespace() && !"/?#@".contains(c);
+        if !address.chars().all(is_host) {
+            self.invalid
+                .push(format!("{ADDRESS} must be a host's name or address"));
+        }
+        let bare_ipv6 = address.contains(':') && !address.starts_with('[');
+        Some(if bare_ipv6 {
+            format!("http://[{address}]:{port}")
+        } else {
+            format!("http://{address}:{port}")
+        })
+    }
+
+    fn identity(&mut self) -> Option<String> {
+        let (cluster, workload) = (self.get(CLUSTER), self.get(WORKLOAD));
+        let (cluster, workload) = (&*cluster?, &*workload?);
+        Some(self.name(Workload { cluster, workload }.to_string()))
+    }
+
+    fn resource(&mut self) -> Option<String> {
+        let app = self.get(APP)?;
+        Some(self.name(format!("krn:app:{app}")))
+    }
+
+    fn name(&mut self, name: String) -> String {
+        if let Err(bad) = ElectionName::new(&name) {
+            self.invalid
+                .push(format!("{name:?}, made of the environment, must {}", bad.0));
+        }
+        name
+    }
+
+    fn error(self, place: &str) -> Option<ConfigError> {
+        let mut faults = self.invalid;
+        if !self.missing.is_empty() {
+            faults.push(format!(
+                "the environment has no {}",
+                self.missing.join(", ")
+            ));
+        }
+        if faults.is_empty() {
+            return None;
+        }
+        Some(ConfigError {
+            message: format!(
+                "{place}: what is not given as url, identity or resource comes from the environment, and {}",
+                faults.join("; ")
+            ),
+            fault: Fault::Unset,
+        })
+    }
+}
