@@ -29,6 +29,7 @@ pub mod lease;
 mod locked;
 pub mod observation;
 mod random;
+pub mod server;
 pub mod term;
 pub mod timing;
 
