@@ -247,7 +247,11 @@ export function startCluster(
  * What a configuration may say. Every bad value, and every name that is not known, is refused at start with a
  * {@link ConfigError}.
  */
-export type ClusterConfig = StoreClusterConfig | KubernetesClusterConfig | LocalClusterConfig;
+export type ClusterConfig =
+  | StoreClusterConfig
+  | KubernetesClusterConfig
+  | LeaderApiClusterConfig
+  | LocalClusterConfig;
 
 /** With or without what Webda puts around a name: `Webda/StoreClusterService` is `StoreCluster`. */
 export type TypeName<Name extends string> = `${"Webda/" | ""}${Name}${"Service" | ""}`;
@@ -421,6 +425,55 @@ export interface KubernetesClusterConfig extends CommonConfig {
   podLabels?: boolean;
 }
 
+/**
+ * Instances elect with a Leader Election API: a small HTTP service decides, and says how long its leases last.
+ * The same for one election of its own: {@link LeaderElection}. What is not given comes from the environment.
+ */
+export interface LeaderApiClusterConfig
+  extends Omit<
+      CommonConfig,
+      "leaseDuration" | "renewInterval" | "leaseName" | "instanceId" | "leadLimit" | "onRenewError"
+    >,
+    LeaderApiOptions {
+  type: TypeName<"LeaderApiCluster">;
+}
+
+/** How to reach a Leader Election API, and as whom. */
+export interface LeaderApiOptions {
+  /**
+   * Where it is: `http://<host>[:<port>]` or `https://...`, with a path if it has one, and with `?ca=<file>`,
+   * `?cert=<file>&key=<file>` for certificates in PEM that are trusted and shown.
+   *
+   * @default "http://<KELVIN_LEADER_API_ADDRESS>:<KELVIN_LEADER_API_PORT>"
+   */
+  url?: string;
+
+  /**
+   * What to compete for: a KRN, `krn:<kind>:<name>`.
+   *
+   * @default "krn:app:<KELVIN_APP_NAME>"
+   */
+  resource?: string;
+
+  /**
+   * Who this process is. `whenleader serve` tells two processes of one identity apart; another server would tell
+   * both that they lead, so it must be unique there.
+   *
+   * @default "krn:wl:<KELVIN_CLUSTER_NAME>/<KELVIN_WORKLOAD_NAME>"
+   */
+  identity?: string;
+
+  /** A bearer token that the server asks for. */
+  token?: string;
+
+  /**
+   * What a failed check-in does: end the term at once, or go on trying until the lease is about to end.
+   *
+   * @default "retry"
+   */
+  onRenewError?: "stepDown" | "retry";
+}
+
 /** One instance, which always leads. What a process without a configuration has. */
 export interface LocalClusterConfig extends CommonConfig {
   type: TypeName<"LocalCluster">;
@@ -573,6 +626,96 @@ export function expectCluster(): void;
 export function stopCluster(): Promise<void>;
 
 // ---- errors ----
+
+/** Of a {@link LeaderElection}. */
+export interface LeaderElectionOptions extends LeaderApiOptions {
+  /** How long {@link LeaderElection.stop} waits for a hook, in milliseconds. @default 5000 */
+  stopTimeout?: number;
+
+  /** An event loop that did not turn for so many milliseconds gives the leadership up; 0: never. @default 20000 */
+  stallTimeout?: number;
+
+  /** What a hook that outlives a lost lease does: a warning, or the end of the process with code 70. @default "warn" */
+  onOverrun?: "warn" | "exit";
+
+  /** Stop by itself on SIGTERM and SIGINT, if the application has no listener of its own. @default true */
+  signals?: boolean;
+
+  /** Keep the process alive as long as it is started. @default false */
+  keepAlive?: boolean;
+
+  /** Where to log. @default the console, from warnings on */
+  logger?: Logger;
+}
+
+/**
+ * One election with a Leader Election API, beside the cluster of the process and without it: for programs on an
+ * edge cluster where a small HTTP service decides, or with `whenleader serve`.
+ *
+ * ```js
+ * import { LeaderElection } from "whenleader";
+ *
+ * const election = new LeaderElection(); // or { url: "http://127.0.0.1:8080", resource: "krn:app:orders", identity }
+ * election.onPromoted = () => publisher.start();
+ * election.onDemoted = () => publisher.stop();
+ * await election.start();
+ * ```
+ *
+ * It checks in three times a lease, each time up to a fifth earlier or later, and leads until shortly before the end
+ * of the lease that it was granted, counted from the moment before the check-in was sent. A check-in that fails
+ * changes nothing: it is tried again until the lease is about to end.
+ *
+ * Where neither the options nor the environment say with whom to elect, it warns once and is disabled: `isLeader`
+ * stays false. Bad options are thrown as a {@link ConfigError}.
+ */
+export class LeaderElection extends EventEmitter<ClusterEvents> {
+  constructor(options?: LeaderElectionOptions);
+
+  /** Whether this process leads: true only while the lease surely holds, compared with the clock at each read. */
+  readonly isLeader: boolean;
+
+  /** The identity of the last leader seen; kept after a demotion and after `stop()`. */
+  readonly currentLeader: string | null;
+
+  /** What it competes for; null if it is disabled. */
+  readonly resource: string | null;
+
+  /** Who it is; null if it is disabled. */
+  readonly identity: string | null;
+
+  /**
+   * Runs each time this process becomes the leader. May be asynchronous; what it throws is logged. Given by
+   * assignment or by a call; the next one replaces it, null clears it.
+   */
+  get onPromoted(): LeaderElectionHookSlot;
+  set onPromoted(hook: LeaderElectionHook | null);
+
+  /** Runs each time it stops leading, after `onPromoted` has ended; also on `stop()`. */
+  get onDemoted(): LeaderElectionHookSlot;
+  set onDemoted(hook: LeaderElectionHook | null);
+
+  /** Begins to check in. Does nothing while it is started, or disabled. It can be started again after a stop. */
+  start(): Promise<void>;
+
+  /**
+   * Demotes at once, runs `onDemoted`, and releases the lease if the server can (`whenleader serve` can; elsewhere it
+   * runs out). No answer that is still under way brings leadership back.
+   *
+   * @returns Resolves when the hook has ended and the lease is released; inside of a hook at once.
+   */
+  stop(): Promise<void>;
+
+  /**
+   * @param timeout milliseconds; default: for ever. Keeps the process alive while it waits.
+   * @returns true as soon as this process leads; false after the timeout, on `stop()`, and if it is disabled.
+   */
+  waitUntilLeader(timeout?: number): Promise<boolean>;
+}
+
+export type LeaderElectionHook = () => unknown;
+
+/** Takes the hook as its argument, and returns it. */
+export type LeaderElectionHookSlot = <Hook extends LeaderElectionHook>(hook: Hook) => Hook;
 
 /** The configuration cannot be used, or comes too late. The message names the cure. */
 export class ConfigError extends Error {

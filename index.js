@@ -31,6 +31,9 @@ function expectCluster() {
 
 /** @type {import("./index.js")} */
 module.exports = {
+  get LeaderElection() {
+    return require("./lib/leader-election.js").LeaderElection;
+  },
   whenLeader,
   useCluster,
   startCluster,

@@ -11,7 +11,7 @@ const { OwnStores, checkStore } = require("./store.js");
 /** @typedef {import("./native-types").ClusterInfo} ClusterInfo */
 /** @typedef {import("./native-types").ElectionSource} ElectionSource */
 /** @typedef {import("./native-types").ClientAnswer} ClientAnswer */
-/** @typedef {{ info?: ClusterInfo, answer?: ClientAnswer }} Result */
+/** @typedef {{ info?: ClusterInfo, answer?: ClientAnswer, address?: string }} Result */
 /** @typedef {{ resolve: (result: Result) => void, reject: (error: Error) => void }} Operation */
 
 /**
@@ -129,8 +129,26 @@ class Bridge {
    * @returns {ElectionSource}
    */
   joinElection(name) {
+    this.#raw.joinElection(name);
+    return this.#take(name);
+  }
+
+  /**
+   * @param {string} json
+   * @param {string} source
+   * @param {string} baseDir
+   */
+  startElection(json, source, baseDir) {
+    const name = this.#raw.startElection(json, source, baseDir);
+    return { name, source: this.#take(name) };
+  }
+
+  /**
+   * @param {string} name  of the seat
+   * @returns {ElectionSource}
+   */
+  #take(name) {
     const raw = this.#raw;
-    raw.joinElection(name);
     /** @type {Seat} */
     const seat = { stopping: false, left: false, lastLeader: null };
     this.#seats.set(name, seat);
@@ -156,6 +174,16 @@ class Bridge {
         await this.#run((operation) => raw.stopElection(name, operation));
       },
     };
+  }
+
+  /** @param {import("./native-types").ServeOptions} options */
+  async serve(options) {
+    const { address } = await this.#run((operation) => this.#raw.serve(options, operation));
+    return address;
+  }
+
+  async stopServing() {
+    await this.#run((operation) => this.#raw.stopServing(operation));
   }
 
   /** @param {number} timeout */
@@ -258,9 +286,9 @@ class Bridge {
   }
 
   /** @param {Extract<import("./native-types").BridgeEvent, { type: "done" }>} event */
-  #done({ operation, code, message, reason, info, answer }) {
+  #done({ operation, code, message, reason, info, answer, address }) {
     const waiting = this.#operations.get(operation);
-    if (code === undefined || code === null) waiting?.resolve({ info, answer });
+    if (code === undefined || code === null) waiting?.resolve({ info, answer, address });
     else waiting?.reject(Object.assign(new Error(message), { code, reason }));
   }
 }

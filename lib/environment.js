@@ -86,6 +86,15 @@ const { after } = require("./timer.js");
  * @property {boolean} removed
  */
 
+/**
+ * An election beside the cluster.
+ *
+ * @typedef {object} Apart
+ * @property {Election} election
+ * @property {() => Promise<void>} stop
+ * @property {import("./election.js").Emit} tell
+ */
+
 /** What an implicit local cluster led for, if it only answered. */
 const ASKED = "isLeader(), which answered true";
 
@@ -119,6 +128,8 @@ class Environment {
   #clusters = new Map();
   /** @type {Map<string, Election>} */
   #elections = new Map();
+  /** Elections beside the cluster, by what the native side calls them. @type {Map<string, Apart>} */
+  #apart = new Map();
   /** Registrations that no election has yet. @type {Map<Registration, Call>} */
   #waiting = new Map();
   /** Cluster objects that were stopped before the cluster started. @type {Set<Cluster>} */
@@ -342,6 +353,62 @@ class Environment {
   openClient(store, how) {
     this.#attach();
     return this.#native.openClient(store, how);
+  }
+
+  /**
+   * @param {string} json
+   * @param {string} source
+   */
+  checkApart(json, source) {
+    return this.#native.checkConfig(json, source, this.#world.cwd());
+  }
+
+  /**
+   * An election beside the cluster, on a backend of its own.
+   *
+   * @param {string} json
+   * @param {string} source
+   * @param {ClusterInfo} info
+   * @param {import("./election.js").Emit} tell  must not throw
+   */
+  startApart(json, source, info, tell) {
+    this.#attach();
+    const { isMainThread, watchExit, cwd } = this.#world;
+    const started = this.#native.startElection(json, source, cwd());
+    const { log } = this;
+    const election = new Election(
+      info.leaseName,
+      () => info.instanceId,
+      (event, ...values) => {
+        if (event === "error") {
+          log.warn(/** @type {Error} */ (values[0]).message, { election: info.leaseName });
+        }
+        tell(event, ...values);
+      },
+    );
+    election.attach(started.source);
+    const letGo = info.keepAlive ? hold() : () => {};
+    const stop = () =>
+      election.stop().finally(() => {
+        this.#apart.delete(started.name);
+        unwatch();
+        letGo();
+      });
+    const ways = { ...this.#waysOut(info), stop, log };
+    const unwatch = isMainThread ? watchExit(ways) : () => {};
+    const apart = { election, stop, tell };
+    this.#apart.set(started.name, apart);
+    return apart;
+  }
+
+  /** @param {import("./native-types").ServeOptions} options */
+  serve(options) {
+    this.#attach();
+    return this.#native.serve(options);
+  }
+
+  stopServing() {
+    return this.#native.stopServing();
   }
 
   // ---- what cluster objects ask ----
@@ -692,18 +759,7 @@ class Environment {
   #nativeProvider(info) {
     const native = this.#native;
     const { isMainThread } = this.#world;
-    this.#watchExit({
-      releaseNow: () => {
-        try {
-          native.releaseAllNow(info.renewInterval / RELEASE_TRIES);
-        } catch (err) {
-          this.log.warn("the lease could not be released, and runs out by itself", { err });
-        }
-      },
-      stopTimeout: info.stopTimeout,
-      signals: info.signals,
-      keepAlive: info.keepAlive,
-    });
+    this.#watchExit({ ...this.#waysOut(info), keepAlive: info.keepAlive });
     return {
       info,
       join: (name) => native.joinElection(name),
@@ -711,6 +767,21 @@ class Environment {
       stop: async () => {
         if (isMainThread) await native.stopCluster();
       },
+    };
+  }
+
+  /** How a process that may lead ends. @param {ClusterInfo} info */
+  #waysOut(info) {
+    return {
+      releaseNow: () => {
+        try {
+          this.#native.releaseAllNow(info.renewInterval / RELEASE_TRIES);
+        } catch (err) {
+          this.log.warn("the lease could not be released, and runs out by itself", { err });
+        }
+      },
+      stopTimeout: info.stopTimeout,
+      signals: info.signals,
     };
   }
 
@@ -967,8 +1038,11 @@ class Environment {
       this.log.write(event.level === "trace" ? "debug" : event.level, event.message, event.fields);
       return;
     }
-    const election = this.#elections.get(event.election);
+    const apart = this.#apart.get(event.election);
+    const election = apart?.election ?? this.#elections.get(event.election);
     if (election === undefined) return;
+    /** @type {import("./election.js").Emit} */
+    const tell = apart?.tell ?? ((name, ...values) => this.#emit(election, name, values));
     switch (event.type) {
       case "promoted":
         election.promoted(event.token, event.traceId);
@@ -977,34 +1051,31 @@ class Environment {
         election.demoted(event.token, event.reason);
         break;
       case "left":
-        this.#stoppedElsewhere(election);
+        if (apart === undefined) this.#stoppedElsewhere(election);
+        else apart.stop();
         break;
       case "leaderChanged":
         // The id of a local leader may have to be made first: only for those who listen.
-        if (this.#isHeard(election, event.type)) {
+        if (apart !== undefined || this.#isHeard(election, event.type)) {
           const { instanceId, token } = event;
-          this.#emit(election, event.type, [{ instanceId, token }]);
+          tell(event.type, { instanceId, token });
         }
         break;
       case "overrun":
-        this.#emit(election, "error", [
+        tell(
+          "error",
           new ElectionError(
             "WHENLEADER_OVERRUN",
             `the callbacks of term ${event.token} of "${election.name}" have not ended although its ` +
               "lease is about to: another instance may lead while they still run",
             { election: election.name, reason: "overrun" },
           ),
-        ]);
+        );
         break;
       case "error": {
         const { code: reason, fatal, message } = event;
-        this.#emit(election, "error", [
-          new ElectionError("WHENLEADER_STORE", message, {
-            election: election.name,
-            reason,
-            fatal,
-          }),
-        ]);
+        const details = { election: election.name, reason, fatal };
+        tell("error", new ElectionError("WHENLEADER_STORE", message, details));
       }
     }
   }

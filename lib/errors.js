@@ -90,12 +90,22 @@ class ElectionError extends Error {
 /** Of native code: the text is fine, but configures no cluster. */
 const NO_CLUSTER = "WHENLEADER_NO_CLUSTER";
 
+/** Of native code: the text leaves to the environment what that does not say. */
+const UNSET = "WHENLEADER_UNSET";
+
 /** @type {WeakSet<ConfigError>} */
 const withoutCluster = new WeakSet();
+/** @type {WeakSet<ConfigError>} */
+const unset = new WeakSet();
 
 /** @param {unknown} error */
 function saysNoCluster(error) {
   return error instanceof ConfigError && withoutCluster.has(error);
+}
+
+/** @param {unknown} error */
+function saysUnset(error) {
+  return error instanceof ConfigError && unset.has(error);
 }
 
 /**
@@ -111,9 +121,10 @@ function fromNative(error, election) {
   if (error instanceof ConfigError || error instanceof ElectionError) return error;
   /** @type {{ code?: unknown, reason?: string, message: string }} */
   const { code, reason, message } = Object(error);
-  if (code === "WHENLEADER_CONFIG" || code === NO_CLUSTER) {
+  if (code === "WHENLEADER_CONFIG" || code === NO_CLUSTER || code === UNSET) {
     const refusal = new ConfigError(message);
     if (code === NO_CLUSTER) withoutCluster.add(refusal);
+    if (code === UNSET) unset.add(refusal);
     return refusal;
   }
   if (code === "WHENLEADER_STORE") {
@@ -129,4 +140,5 @@ module.exports = {
   ElectionError,
   fromNative,
   saysNoCluster,
+  saysUnset,
 };

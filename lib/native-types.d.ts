@@ -32,6 +32,8 @@ export type BridgeEvent =
       reason?: string;
       info?: ClusterInfo;
       answer?: ClientAnswer;
+      /** Where a server listens. */
+      address?: string;
     }
   /** What the watch heard that this operation began. */
   | { type: "hint"; operation: number; answer: ClientAnswer }
@@ -94,6 +96,21 @@ export interface ClusterInfo {
   warnings: string[];
 }
 
+/** Of a server of the Leader Election API. */
+export interface ServeOptions {
+  /** A URL. */
+  store: string;
+  baseDir: string;
+  /** `host:port` */
+  listen: string;
+  /** As Go writes durations. */
+  lease: string;
+  token?: string;
+  cert?: string;
+  key?: string;
+  allowReset: boolean;
+}
+
 export interface RawNative {
   attach(dispatch: (event: NativeEvent | BridgeEvent) => void, logLevel: string): void;
   setLogLevel(level: string): void;
@@ -101,6 +118,7 @@ export interface RawNative {
   startCluster(json: string, source: string, baseDir: string, operation: number): void;
   runningCluster(): ClusterInfo | null;
   joinElection(name: string): void;
+  startElection(json: string, source: string, baseDir: string): string;
   isLeaderFunction(name: string): () => boolean;
   remaining(name: string, token: number): number;
   leader(name: string): { instanceId: string; token: number } | null;
@@ -109,6 +127,8 @@ export interface RawNative {
   stopElection(name: string, operation: number): void;
   stopCluster(operation: number): void;
   releaseAllNow(timeoutMs: number): boolean;
+  serve(options: ServeOptions, operation: number): void;
+  stopServing(operation: number): void;
   defaultInstanceId(): string;
   registerStore(name: string, watches: boolean): number;
   forgetStore(store: number): void;
@@ -151,6 +171,15 @@ export interface Native {
   openClient(store: LeaseStore, how: { instanceId: string; limit: number }): Client;
   runningCluster(): ClusterInfo | null;
   joinElection(name: string): ElectionSource;
+  /** One beside the cluster. The name is what its events call it. */
+  startElection(
+    json: string,
+    source: string,
+    baseDir: string,
+  ): { name: string; source: ElectionSource };
+  /** Where it listens. */
+  serve(options: ServeOptions): Promise<string | undefined>;
+  stopServing(): Promise<void>;
   releaseAllNow(timeoutMs: number): boolean;
   stopCluster(): Promise<void>;
   defaultInstanceId(): string;

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
@@ -211,25 +211,14 @@ impl Cluster {
         self.store.close().await;
     }
 
-    /// For a process that is ending: releases what is held without waiting for callbacks, and blocks
-    /// for `limit` at most. Returns whether all was released. Not to be called on the runtime. A lease whose
-    /// store needs the very thread that would wait is left to its expiry.
-    pub fn release_all_now(&self, limit: Duration) -> bool {
+    /// For a process that is ending: stops without waiting for callbacks. Returns what is to be waited for; a
+    /// lease whose store needs the very thread that would wait is left to its expiry.
+    fn abandon(&self) -> Vec<Arc<Election>> {
         let elections = self.close_doors();
         for election in &elections {
             election.abandon();
         }
-        if self.store.backend().needs_event_loop() {
-            return elections.is_empty();
-        }
-        let all = async {
-            for election in &elections {
-                election.stopped().await;
-            }
-        };
-        runtime()
-            .block_on(async { tokio::time::timeout(limit, all).await })
-            .is_ok()
+        elections
     }
 
     fn is_left(&self) -> bool {
@@ -392,6 +381,46 @@ pub async fn start(config: Config) -> Result<Arc<Cluster>, StartError> {
     Ok(cluster)
 }
 
+/// Those beside the cluster of this process.
+static APART: Mutex<Vec<Weak<Cluster>>> = Mutex::new(Vec::new());
+
+/// A cluster beside that of this process, for one election whose backend nobody shares. It is not looked at yet
+/// whether that can be reached: its campaign goes on trying.
+pub fn open_apart(config: Config) -> Result<Arc<Cluster>, StartError> {
+    let cluster = Cluster::open(config)?;
+    runtime().spawn(watch_for_suspensions(Arc::downgrade(&cluster)));
+    let mut apart = locked(&APART);
+    apart.retain(|other| other.strong_count() > 0);
+    apart.push(Arc::downgrade(&cluster));
+    Ok(cluster)
+}
+
+/// For a process that is ending: releases what is held without waiting for callbacks, and blocks for `limit` at
+/// most. Returns whether all was released. Not to be called on the runtime.
+pub fn release_all_now(limit: Duration) -> bool {
+    let apart: Vec<_> = locked(&APART).iter().filter_map(Weak::upgrade).collect();
+    let clusters = || running().into_iter().chain(apart.iter().cloned());
+    let (mut awaited, mut left) = (Vec::new(), false);
+    for cluster in clusters() {
+        let elections = cluster.abandon();
+        if cluster.store.backend().needs_event_loop() {
+            left |= !elections.is_empty();
+        } else {
+            awaited.extend(elections);
+        }
+    }
+    if awaited.is_empty() {
+        return !left;
+    }
+    let all = async {
+        for election in &awaited {
+            election.stopped().await;
+        }
+    };
+    let released = runtime().block_on(async { tokio::time::timeout(limit, all).await });
+    released.is_ok() && !left
+}
+
 /// Stops this process's cluster; another may be started afterwards.
 pub async fn stop() {
     let _one_at_a_time = STARTING.lock().await;
@@ -402,7 +431,7 @@ pub async fn stop() {
 }
 
 /// tokio's timers stop with the machine; leases do not. Ends with the cluster.
-async fn watch_for_suspensions(cluster: std::sync::Weak<Cluster>) {
+async fn watch_for_suspensions(cluster: Weak<Cluster>) {
     let mut last: Option<(Instant, crate::clock::Moment)> = None;
     while let Some(cluster) = cluster.upgrade() {
         let now = (Instant::now(), cluster.clock.now());
@@ -935,7 +964,9 @@ mod tests {
                 "promoted 3"
             ]
         );
-        assert!(cluster.release_all_now(Duration::from_secs(10)));
+        *locked(&RUNNING) = Some(cluster.clone());
+        assert!(release_all_now(Duration::from_secs(10)));
+        *locked(&RUNNING) = None;
         let late = cluster.join(&name, heard).unwrap_err().to_string();
         assert!(late.contains("is being stopped"), "{late}");
     }

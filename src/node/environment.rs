@@ -54,6 +54,7 @@ pub struct JsEvent {
     pub fields: Option<BTreeMap<String, String>>,
     pub operation: Option<u32>,
     pub info: Option<ClusterInfo>,
+    pub address: Option<String>,
     pub answer: Option<ClientAnswer>,
     pub call: Option<StoreCall>,
 }
@@ -63,14 +64,16 @@ pub enum Done {
     Nothing,
     Info(Box<ClusterInfo>),
     Answer(Box<ClientAnswer>),
+    /// Where a server listens.
+    Address(String),
     /// The class of the error, the store's own word for it, and the message.
     Failed(&'static str, Option<&'static str>, String),
 }
 
 enum Message {
-    Election(ElectionName, ListenerId, Event),
+    Election(SeatName, ListenerId, Event),
     /// The seat is given up: its election has stopped, or goes on without this environment.
-    Left(ElectionName, ListenerId),
+    Left(SeatName, ListenerId),
     Done(u32, Done),
     /// What a client's watch heard, under the number of the operation that began it.
     Hint(u32, ClientAnswer),
@@ -93,10 +96,19 @@ pub struct Link {
     /// When the event loop last turned, and whether a proof of that is under way.
     turned: AtomicU64,
     turning: AtomicBool,
-    seats: Mutex<Vec<(Arc<Election>, ListenerId)>>,
+    seats: Mutex<Vec<LinkedSeat>>,
+    /// Some election was told that the event loop stands still.
     stalled: AtomicBool,
     /// Counts the watchdogs of the event loop; only the last one goes on.
     watchdog: AtomicU64,
+}
+
+/// What other threads need of a seat.
+#[derive(Clone)]
+struct LinkedSeat {
+    election: Arc<Election>,
+    listener: ListenerId,
+    stall_timeout: Option<Duration>,
 }
 
 thread_local! {
@@ -104,16 +116,23 @@ thread_local! {
     static HERE: RefCell<HashMap<usize, Environment>> = RefCell::default();
 }
 
+/// What JavaScript calls a seat: the election's name; beside the cluster of the process, a number and the name,
+/// with a NUL between them, which no name has.
+pub type SeatName = Arc<str>;
+
 pub struct Environment {
     link: Arc<Link>,
-    seats: HashMap<ElectionName, Rc<Seat>>,
+    seats: HashMap<SeatName, Rc<Seat>>,
     /// Given up, but with callbacks that have not ended.
     leaving: Vec<Rc<Seat>>,
 }
 
 /// This environment's part in one election.
 pub struct Seat {
+    name: SeatName,
     election: Arc<Election>,
+    /// What the election is all of, and ends with.
+    apart: Option<Arc<Cluster>>,
     listener: ListenerId,
     default_pause: Duration,
     /// The term that JavaScript was told of last. A later one does not count until it was told too.
@@ -121,6 +140,14 @@ pub struct Seat {
 }
 
 impl Seat {
+    pub fn name(&self) -> &SeatName {
+        &self.name
+    }
+
+    pub fn apart(&self) -> Option<&Arc<Cluster>> {
+        self.apart.as_ref()
+    }
+
     pub fn election(&self) -> &Arc<Election> {
         &self.election
     }
@@ -199,13 +226,13 @@ impl Environment {
         logs::listen(&self.link, level);
     }
 
-    pub fn seat(&self, name: &ElectionName) -> Option<Rc<Seat>> {
+    pub fn seat(&self, name: &str) -> Option<Rc<Seat>> {
         self.seats.get(name).cloned()
     }
 
-    pub fn settled(&mut self, name: &ElectionName, token: Token) {
+    pub fn settled(&mut self, name: &str, token: Token) {
         for seat in self.seats.get(name).into_iter().chain(&self.leaving) {
-            if seat.election.name() == name {
+            if *seat.name == *name {
                 seat.election.settled(seat.listener, token);
             }
         }
@@ -213,7 +240,7 @@ impl Environment {
             .retain(|seat| seat.election.awaits(seat.listener));
     }
 
-    fn leave(&mut self, name: &ElectionName, listener: ListenerId) {
+    fn leave(&mut self, name: &str, listener: ListenerId) {
         if let Some(seat) = self.seats.get(name)
             && seat.listener == listener
         {
@@ -224,33 +251,56 @@ impl Environment {
     }
 
     pub fn join(&mut self, cluster: &Arc<Cluster>, name: &ElectionName) -> Result<(), StartError> {
-        if let Some(seat) = self.seats.get(name).cloned() {
+        let seat_name = SeatName::from(name.as_str());
+        if let Some(seat) = self.seats.get(&seat_name).cloned() {
             if !seat.election.is_stopping() {
                 return Ok(());
             }
-            self.leave(name, seat.listener);
+            self.leave(&seat_name, seat.listener);
         }
+        self.take_seat(seat_name, cluster, name, None)
+    }
+
+    /// The one election of a cluster beside that of the process. Returns what its seat is called.
+    pub fn join_apart(&mut self, cluster: &Arc<Cluster>) -> Result<String, StartError> {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        let number = LAST.fetch_add(1, Ordering::Relaxed);
+        let election = &cluster.config().election;
+        let name = SeatName::from(format!("{number}\0{election}"));
+        self.take_seat(name.clone(), cluster, election, Some(cluster.clone()))?;
+        Ok(name.to_string())
+    }
+
+    fn take_seat(
+        &mut self,
+        name: SeatName,
+        cluster: &Arc<Cluster>,
+        election: &ElectionName,
+        apart: Option<Arc<Cluster>>,
+    ) -> Result<(), StartError> {
         let ear = Ear {
+            seat: name.clone(),
             link: self.link.clone(),
             on_overrun: cluster.config().on_overrun,
         };
-        let (election, listener) = cluster.join(name, Arc::new(ear))?;
-        let is_first = {
-            let mut seats = self.link.seats();
-            seats.push((election.clone(), listener));
-            seats.len() == 1
-        };
-        if is_first && let Some(limit) = cluster.config().stall_timeout {
-            Link::watch_loop(&self.link, limit);
-        }
-        let default_pause = cluster.config().timing.default_pause();
+        let (election, listener) = cluster.join(election, Arc::new(ear))?;
+        Link::add_seat(
+            &self.link,
+            LinkedSeat {
+                election: election.clone(),
+                listener,
+                stall_timeout: cluster.config().stall_timeout,
+            },
+        );
         let seat = Seat {
+            name: name.clone(),
             election,
+            apart,
             listener,
-            default_pause,
+            default_pause: cluster.config().timing.default_pause(),
             term: RefCell::default(),
         };
-        self.seats.insert(name.clone(), Rc::new(seat));
+        self.seats.insert(name, Rc::new(seat));
         Ok(())
     }
 }
@@ -288,50 +338,84 @@ impl Link {
         self.gone.load(Ordering::SeqCst)
     }
 
-    fn seats(&self) -> std::sync::MutexGuard<'_, Vec<(Arc<Election>, ListenerId)>> {
+    fn seats(&self) -> std::sync::MutexGuard<'_, Vec<LinkedSeat>> {
         locked(&self.seats)
     }
 
-    /// The seat is given up, or its election is over.
-    fn left(&self, election: ElectionName, listener: ListenerId) {
-        self.seats().retain(|(_, id)| *id != listener);
-        self.send(Message::Left(election, listener));
+    fn add_seat(link: &Arc<Self>, seat: LinkedSeat) {
+        let mut seats = link.seats();
+        let shortest = shortest_stall(&seats);
+        let limit = seat.stall_timeout;
+        seats.push(seat);
+        drop(seats);
+        if let Some(limit) = limit
+            && shortest.is_none_or(|shortest| limit < shortest)
+        {
+            Self::watch_loop(link);
+        }
     }
 
-    /// Tells the elections when the event loop did not turn for `limit`, and when it turns again, as long as
-    /// there are any.
-    fn watch_loop(link: &Arc<Self>, limit: Duration) {
+    /// The seat is given up, or its election is over.
+    fn left(&self, seat: &SeatName, listener: ListenerId) {
+        self.seats().retain(|seat| seat.listener != listener);
+        self.send(Message::Left(seat.clone(), listener));
+    }
+
+    /// Tells each election when the event loop did not turn for its `stallTimeout`, and when it turns again, as
+    /// long as there are any.
+    fn watch_loop(link: &Arc<Self>) {
         let link = link.clone();
         let number = link.watchdog.fetch_add(1, Ordering::SeqCst) + 1;
-        let goes_on = move |link: &Self| {
-            let last = link.watchdog.load(Ordering::SeqCst) == number;
-            last && !link.is_gone() && !link.seats().is_empty()
-        };
         link.turned
             .store(SystemClock.now().as_nanos(), Ordering::SeqCst);
         cluster::runtime().spawn(async move {
-            while goes_on(&link) {
+            loop {
+                let last = link.watchdog.load(Ordering::SeqCst) == number;
+                let shortest = shortest_stall(&link.seats());
+                let Some(shortest) = shortest.filter(|_| last && !link.is_gone()) else {
+                    return;
+                };
                 if !link.turning.swap(true, Ordering::SeqCst) {
                     link.send(Message::Turn);
                 }
-                tokio::time::sleep(limit / LOOKS_PER_STALL_TIMEOUT).await;
-                let turned = Moment::from_nanos(link.turned.load(Ordering::SeqCst));
-                if goes_on(&link) && SystemClock.now().since(turned) >= limit {
-                    link.set_stalled(true);
-                }
+                tokio::time::sleep(shortest / LOOKS_PER_STALL_TIMEOUT).await;
+                link.note_stall();
             }
         });
     }
 
-    fn set_stalled(&self, stalled: bool) {
-        if self.stalled.swap(stalled, Ordering::SeqCst) != stalled {
-            // Not under the lock: an election that tells of its end takes the two the other way round.
-            let seats = self.seats().clone();
-            for (election, listener) in seats {
-                election.stalled(listener, stalled);
+    fn note_stall(&self) {
+        let turned = Moment::from_nanos(self.turned.load(Ordering::SeqCst));
+        let since = SystemClock.now().since(turned);
+        // Not under the lock: an election that tells of its end takes the two the other way round.
+        for seat in self.seats().clone() {
+            if seat.stall_timeout.is_some_and(|limit| since >= limit) {
+                self.stalled.store(true, Ordering::SeqCst);
+                seat.election.stalled(seat.listener, true);
             }
         }
     }
+
+    fn note_turn(&self) {
+        self.turned
+            .store(SystemClock.now().as_nanos(), Ordering::SeqCst);
+        self.turning.store(false, Ordering::SeqCst);
+        if self.stalled.swap(false, Ordering::SeqCst) {
+            for seat in self.seats().clone() {
+                seat.election.stalled(seat.listener, false);
+            }
+        }
+    }
+}
+
+fn shortest_stall(seats: &[LinkedSeat]) -> Option<Duration> {
+    seats.iter().filter_map(|seat| seat.stall_timeout).min()
+}
+
+pub fn no_thread(error: &std::io::Error) -> String {
+    format!(
+        "the system lets this process start no thread ({error}); free some files or threads and try again"
+    )
 }
 
 /// Tells JavaScript how an operation ended.
@@ -344,9 +428,7 @@ impl Reply {
         let runtime = match cluster::start_runtime() {
             Ok(runtime) => runtime,
             Err(error) => {
-                let message = format!(
-                    "the system lets this process start no thread ({error}); free some files or threads and try again"
-                );
+                let message = no_thread(&error);
                 let how = Done::Failed(STORE, Some("threads"), message);
                 return self.0.send(Message::Done(operation, how));
             }
@@ -362,8 +444,8 @@ impl Reply {
         });
     }
 
-    pub fn left(&self, election: ElectionName, listener: ListenerId) {
-        self.0.left(election, listener);
+    pub fn left(&self, seat: &SeatName, listener: ListenerId) {
+        self.0.left(seat, listener);
     }
 
     pub fn hint(&self, operation: u32, hint: ClientAnswer) {
@@ -373,6 +455,7 @@ impl Reply {
 
 /// Hears one election for one environment.
 struct Ear {
+    seat: SeatName,
     link: Arc<Link>,
     on_overrun: OnOverrun,
 }
@@ -380,13 +463,16 @@ struct Ear {
 impl Listener for Ear {
     fn tell(&self, listener: ListenerId, election: &ElectionName, event: &Event) {
         if let Event::Stopped = event {
-            return self.link.left(election.clone(), listener);
+            return self.link.left(&self.seat, listener);
         }
         if let (Event::Overrun { token }, OnOverrun::Exit) = (event, self.on_overrun) {
             exit_for_overrun(election, token.number());
         }
-        self.link
-            .send(Message::Election(election.clone(), listener, event.clone()));
+        self.link.send(Message::Election(
+            self.seat.clone(),
+            listener,
+            event.clone(),
+        ));
     }
 }
 
@@ -446,6 +532,7 @@ fn deliver(key: usize, message: Message) -> JsEvent {
                 Done::Nothing => {}
                 Done::Info(info) => event.info = Some(*info),
                 Done::Answer(answer) => event.answer = Some(*answer),
+                Done::Address(address) => event.address = Some(address),
                 Done::Failed(code, reason, message) => {
                     event.code = Some(code.into());
                     event.reason = reason.map(Into::into);
@@ -489,11 +576,7 @@ fn deliver(key: usize, message: Message) -> JsEvent {
         Message::Turn => {
             HERE.with_borrow(|all| {
                 if let Some(here) = all.get(&key) {
-                    here.link
-                        .turned
-                        .store(SystemClock.now().as_nanos(), Ordering::SeqCst);
-                    here.link.turning.store(false, Ordering::SeqCst);
-                    here.link.set_stalled(false);
+                    here.link.note_turn();
                 }
             });
             JsEvent {
@@ -505,7 +588,7 @@ fn deliver(key: usize, message: Message) -> JsEvent {
 }
 
 /// A seat that was given up since, and taken anew, is another one.
-fn note(key: usize, name: &ElectionName, listener: ListenerId, then: impl FnOnce(&Seat)) {
+fn note(key: usize, name: &str, listener: ListenerId, then: impl FnOnce(&Seat)) {
     HERE.with_borrow(|all| {
         if let Some(seat) = all.get(&key).and_then(|here| here.seats.get(name))
             && seat.listener == listener
@@ -515,7 +598,7 @@ fn note(key: usize, name: &ElectionName, listener: ListenerId, then: impl FnOnce
     });
 }
 
-fn of_election(name: &ElectionName, event: Event) -> JsEvent {
+fn of_election(name: &str, event: Event) -> JsEvent {
     let js = |kind: &str| JsEvent {
         r#type: kind.into(),
         election: Some(name.to_string()),

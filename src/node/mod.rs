@@ -14,6 +14,7 @@ mod environment;
 mod is_leader;
 mod logs;
 mod own_store;
+mod serve;
 
 use std::path::Path;
 use std::rc::Rc;
@@ -23,7 +24,7 @@ use napi::bindgen_prelude::{Function, Unknown};
 use napi::{Env, Error};
 use napi_derive::napi;
 
-use self::environment::{Done, Environment, JsEvent, Seat};
+use self::environment::{Done, Environment, JsEvent, Seat, no_thread};
 use crate::clock::{Clock, SystemClock};
 use crate::cluster::{self, Cluster, StartError};
 use crate::config::{Config, ConfigError, Fault, OnOverrun};
@@ -135,6 +136,19 @@ pub fn join_election(env: Env, name: String) -> Result<()> {
         .map_err(|error| Error::new(CONFIG.to_string(), error.to_string()))
 }
 
+/// An election beside the cluster of this process, on a backend of its own: of a `LeaderElection`. Nothing is
+/// waited for; events follow, under the name that is returned, by which it is spoken of from now on.
+#[napi(catch_unwind)]
+pub fn start_election(env: Env, json: String, source: String, base_dir: String) -> Result<String> {
+    let config = parse(&json, &source, &base_dir)?;
+    let refused = |error: StartError| Error::new(CONFIG.to_string(), error.to_string());
+    cluster::start_runtime().map_err(|error| Error::new(STORE.to_string(), no_thread(&error)))?;
+    let cluster = cluster::open_apart(config).map_err(refused)?;
+    Environment::of(env, |here| here.join_apart(&cluster))
+        .ok_or_else(|| Error::new(CONFIG.to_string(), "attach() comes first".to_string()))?
+        .map_err(refused)
+}
+
 /// A function without arguments that tells whether this instance leads: the fast one.
 #[napi(catch_unwind, ts_return_type = "() => boolean")]
 pub fn is_leader_function(env: Env, name: String) -> Result<Unknown<'static>> {
@@ -166,7 +180,6 @@ pub fn leader(env: Env, name: String) -> Result<Option<LeaderInfo>> {
 /// given up.
 #[napi(catch_unwind)]
 pub fn settled(env: Env, name: String, token: f64) -> Result<()> {
-    let name = election_name(&name)?;
     if let Some(token) = to_token(token) {
         Environment::of(env, |here| here.settled(&name, token));
     }
@@ -193,14 +206,17 @@ pub fn stop_election(env: Env, name: String, operation: u32) -> Result<()> {
     let Some(reply) = Environment::of(env, |here| here.reply()) else {
         return Ok(());
     };
-    let election = seat.election().clone();
+    let (seat_name, listener) = (seat.name().clone(), seat.listener());
+    let (election, apart) = (seat.election().clone(), seat.apart().cloned());
     let last = election.stop(seat.listener());
-    let listener = seat.listener();
     reply.clone().when_done(operation, async move {
         if last {
             election.stopped().await;
         } else {
-            reply.left(election.name().clone(), listener);
+            reply.left(&seat_name, listener);
+        }
+        if let Some(apart) = apart {
+            apart.stop().await;
         }
         Done::Nothing
     });
@@ -223,7 +239,7 @@ pub fn stop_cluster(env: Env, operation: u32) {
 #[napi(catch_unwind)]
 pub fn release_all_now(timeout_ms: f64) -> bool {
     let limit = Duration::try_from_secs_f64(timeout_ms / 1_000.0).unwrap_or_default();
-    cluster::running().is_none_or(|cluster| cluster.release_all_now(limit))
+    cluster::release_all_now(limit)
 }
 
 #[napi(catch_unwind)]
@@ -272,8 +288,7 @@ fn info(config: &Config, cluster: Option<&Cluster>) -> ClusterInfo {
 }
 
 fn seat(env: Env, name: &str) -> Result<Rc<Seat>> {
-    let name = election_name(name)?;
-    Environment::of(env, |here| here.seat(&name))
+    Environment::of(env, |here| here.seat(name))
         .flatten()
         .ok_or_else(|| {
             Error::new(

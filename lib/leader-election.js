@@ -1,0 +1,261 @@
+// LeaderElection: one election with a Leader Election API, apart from the cluster of the process.
+//
+// It is a registration whose callbacks are the two hooks, in an election of its own: so hooks never overlap,
+// and a lease is kept until onDemoted has ended.
+
+const { EventEmitter } = require("node:events");
+const { inspect } = require("node:util");
+const { insideCallback } = require("./callbacks.js");
+const { fromNative, saysUnset } = require("./errors.js");
+const { hold } = require("./hold.js");
+const { toJson } = require("./json.js");
+const { Log, checkLogger } = require("./logger.js");
+const { environment } = require("./main.js");
+const { Registration } = require("./registration.js");
+const { after } = require("./timer.js");
+
+/** @typedef {import("./election.js").Election} Election */
+/** @typedef {() => unknown} Hook */
+/** @typedef {{ (hook: Hook): Hook, hook: Hook | null }} Slot */
+/** @typedef {{ election: Election, stop: () => Promise<void> }} Running */
+
+/** In errors, where the options are spoken of. */
+const SOURCE = "new LeaderElection()";
+
+class LeaderElection extends EventEmitter {
+  #json;
+  #log;
+  /** null: the environment does not say with whom to elect. */
+  #info;
+  /** @type {Running | null} */
+  #running = null;
+  /** The end of the one before. @type {Promise<void>} */
+  #ending = Promise.resolve();
+  /** @type {Promise<void> | null} */
+  #starting = null;
+  /** @type {string | null} */
+  #lastLeader = null;
+  /** @type {Set<(leads: boolean) => void>} */
+  #waiters = new Set();
+  #promoted = slot("onPromoted");
+  #demoted = slot("onDemoted");
+
+  /** @param {import("../index.js").LeaderElectionOptions} [options] */
+  constructor(options = {}) {
+    super({ captureRejections: true });
+    if (typeof options !== "object" || options === null || Array.isArray(options)) {
+      throw new TypeError(`${SOURCE} takes an object of options, not ${inspect(options)}`);
+    }
+    const logger = checkLogger(options.logger);
+    this.#log =
+      logger === undefined ? environment.log : new Log(logger, process.env.WHENLEADER_LOG);
+    this.#json = toJson({ ...options, type: "LeaderApiCluster" }, (_, key) =>
+      key === "logger" ? null : undefined,
+    );
+    this.#info = this.#check();
+  }
+
+  #check() {
+    try {
+      return environment.checkApart(this.#json, SOURCE);
+    } catch (thrown) {
+      const error = fromNative(thrown);
+      if (!saysUnset(error)) throw error;
+      const { message } = /** @type {Error} */ (error);
+      this.#log.warn(`leader election is disabled, and isLeader stays false: ${message}`);
+      return null;
+    }
+  }
+
+  get isLeader() {
+    return this.#running?.election.standing.leads ?? false;
+  }
+
+  get currentLeader() {
+    return this.#running?.election.leader?.instanceId ?? this.#lastLeader;
+  }
+
+  get resource() {
+    return this.#info?.leaseName ?? null;
+  }
+
+  get identity() {
+    return this.#info?.instanceId ?? null;
+  }
+
+  get onPromoted() {
+    return this.#promoted;
+  }
+
+  set onPromoted(hook) {
+    set(this.#promoted, "onPromoted", hook);
+  }
+
+  get onDemoted() {
+    return this.#demoted;
+  }
+
+  set onDemoted(hook) {
+    set(this.#demoted, "onDemoted", hook);
+  }
+
+  async start() {
+    if (this.#info === null || this.#running !== null) return;
+    if (this.#starting === null) {
+      const info = this.#info;
+      // The identity's one session ends before the next begins, unless it waits for this very call.
+      const before = insideCallback() ? Promise.resolve() : this.#ending;
+      const starting = before.then(() => {
+        if (this.#starting === starting) this.#begin(info);
+      });
+      this.#starting = starting;
+      starting
+        .catch(() => {})
+        .finally(() => {
+          if (this.#starting === starting) this.#starting = null;
+        });
+    }
+    await this.#starting;
+  }
+
+  async stop() {
+    this.#starting = null;
+    for (const end of [...this.#waiters]) end(false);
+    const running = this.#running;
+    if (running !== null) {
+      this.#lastLeader = this.currentLeader;
+      this.#running = null;
+      this.#ending = running.stop();
+    }
+    if (!insideCallback()) await this.#ending;
+  }
+
+  /**
+   * @param {number} [timeout]
+   * @returns {Promise<boolean>}
+   */
+  async waitUntilLeader(timeout) {
+    if (timeout !== undefined && (typeof timeout !== "number" || !(timeout >= 0))) {
+      throw new TypeError(
+        `waitUntilLeader(timeout) must be a number of milliseconds, not ${inspect(timeout)}`,
+      );
+    }
+    if (this.#info === null) return false;
+    if (this.isLeader) return true;
+    const letGo = hold();
+    let cancel = () => {};
+    /** @type {(leads: boolean) => void} */
+    let end = () => {};
+    try {
+      return await new Promise((resolve) => {
+        end = resolve;
+        this.#waiters.add(end);
+        if (timeout !== undefined && timeout !== Number.POSITIVE_INFINITY) {
+          cancel = after(timeout, () => resolve(false));
+        }
+      });
+    } finally {
+      this.#waiters.delete(end);
+      cancel();
+      letGo();
+    }
+  }
+
+  /** @param {import("./native-types").ClusterInfo} info */
+  #begin(info) {
+    const { resource } = this;
+    const running = environment.startApart(this.#json, SOURCE, info, (event, ...values) => {
+      if (this.#running === running || event === "demoted") this.#tell(event, values);
+    });
+    this.#running = running;
+    const { election } = running;
+    const call = (/** @type {Slot} */ { hook }) => hook?.();
+    election.add(
+      new Registration({
+        fn: () => call(this.#promoted),
+        deregisteredFn: () => call(this.#demoted),
+        onError: (err, which, term) =>
+          this.#log.error(
+            `${which === "fn" ? "onPromoted" : "onDemoted"} failed; the election goes on`,
+            { election: resource, token: term.token, err },
+          ),
+        onEnd: () => {},
+      }),
+    );
+  }
+
+  /**
+   * @param {string} event
+   * @param {unknown[]} values
+   */
+  #tell(event, values) {
+    if (event === "promoted" && this.isLeader) {
+      for (const end of [...this.#waiters]) end(true);
+    }
+    // An "error" that nobody listens to would be thrown. It is in the log already.
+    if (this.listenerCount(event) === 0) return;
+    try {
+      this.emit(event, ...values);
+    } catch (err) {
+      this.#listenerFailed(event, err);
+    }
+  }
+
+  /** An asynchronous listener failed. @param {unknown} error  @param {string | symbol} event */
+  [Symbol.for("nodejs.rejection")](error, event) {
+    this.#listenerFailed(String(event), error);
+  }
+
+  /** @param {string} event  @param {unknown} err */
+  #listenerFailed(event, err) {
+    this.#log.error(`a listener of "${event}" failed; the election goes on`, {
+      election: this.resource,
+      err,
+    });
+  }
+
+  [inspect.custom](
+    /** @type {number} */ _depth,
+    /** @type {import("node:util").InspectOptions} */ options,
+  ) {
+    const { resource, identity, currentLeader } = this;
+    const leads = this.#running?.election.term?.isCurrent() ?? false;
+    const running = this.#running === null ? "stopped" : leads ? "leader" : "follower";
+    const state = this.#info === null ? "disabled" : running;
+    return `LeaderElection ${inspect({ resource, identity, state, currentLeader }, options)}`;
+  }
+}
+
+/**
+ * A hook is given by a call, or by an assignment.
+ *
+ * @param {string} name
+ * @returns {Slot}
+ */
+function slot(name) {
+  /** @type {Slot} */
+  const given = Object.assign(
+    (/** @type {Hook} */ hook) => {
+      set(given, name, hook);
+      return hook;
+    },
+    { hook: null },
+  );
+  return given;
+}
+
+/**
+ * @param {Slot} slot
+ * @param {string} name
+ * @param {unknown} hook
+ */
+function set(slot, name, hook) {
+  if (typeof hook !== "function" && hook !== null && hook !== undefined) {
+    throw new TypeError(`${name} must be a function, or null for none, not ${inspect(hook)}`);
+  }
+  // What a read returned: its hook is meant.
+  const isSlot = typeof hook === "function" && Object.hasOwn(hook, "hook");
+  slot.hook = isSlot ? /** @type {Slot} */ (hook).hook : /** @type {Hook | null} */ (hook ?? null);
+}
+
+module.exports = { LeaderElection };
