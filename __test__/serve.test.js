@@ -1,0 +1,546 @@
+// `whenleader serve`: the Leader Election API by raw HTTP, on the embedded store.
+
+const assert = require("node:assert/strict");
+const { execFile } = require("node:child_process");
+const fs = require("node:fs");
+const path = require("node:path");
+const { test } = require("node:test");
+const { setTimeout: sleep } = require("node:timers/promises");
+const { promisify } = require("node:util");
+const { ApiServer, BIN } = require("./support/api-server.js");
+const { newFolder } = require("./support/child.js");
+
+const run = promisify(execFile);
+
+const A = "krn:wl:edge/a";
+const B = "krn:wl:edge/b";
+const X = "krn:app:x";
+
+/** Asks until it is so, for longer than any lease here. */
+async function until(what, so) {
+  for (const end = Date.now() + 15_000; Date.now() < end; await sleep(50)) {
+    const value = await so();
+    if (value) return value;
+  }
+  assert.fail(`not in time: ${what}`);
+}
+
+test("a check-in is answered as the protocol says, and one of several candidates leads", async (t) => {
+  const server = await ApiServer.start(t);
+  const { status, headers, body } = await server.post("/leader/elect", { id: A, resources: [X] });
+  assert.equal(status, 200);
+  assert.equal(headers.get("content-type"), "application/json");
+  assert.equal(headers.get("cache-control"), "no-store");
+  assert.equal(body.lease_duration, "2s");
+  assert.match(body.check_in, /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/);
+  const [mine] = body.resources;
+  assert.deepEqual(
+    [mine.resource, mine.leader, mine.current_leader, mine.request_leader],
+    [X, true, A, A],
+  );
+  assert.ok(Math.abs(Date.parse(mine.last_check_in) - Date.parse(body.check_in)) < 1_000);
+
+  const other = await server.checkIn(B);
+  assert.deepEqual([other.leader, other.current_leader, other.request_leader], [false, A, B]);
+  const again = await server.checkIn(A);
+  assert.deepEqual([again.leader, again.token], [true, mine.token], "one term goes on");
+  const elsewhere = await server.checkIn(B, "krn:app:y");
+  assert.equal(elsewhere.leader, true, "each resource is an election of its own");
+});
+
+test("whoever does not check in any more is followed by another when its lease has run out", async (t) => {
+  const server = await ApiServer.start(t);
+  const { token } = await server.checkIn(A);
+  const begun = performance.now();
+  const next = await until("another leader", async () => {
+    const answer = await server.checkIn(B);
+    return answer.leader && answer;
+  });
+  const took = performance.now() - begun;
+  assert.ok(took >= 1_900, `a lease is kept: ${took}`);
+  assert.ok(next.token > token);
+  assert.equal((await server.checkIn(A)).leader, false);
+});
+
+test("a bulk is answered in its order, each check-in as if it came alone", async (t) => {
+  const server = await ApiServer.start(t);
+  const { body } = await server.post("/leader/bulk/elect", {
+    data: [
+      { id: A, resources: [X, "krn:app:y"] },
+      { id: B, resources: ["krn:app:y", "krn:app:z"] },
+    ],
+  });
+  const leads = body.data.map(({ resources }) =>
+    resources.map(({ resource, leader }) => [resource, leader]),
+  );
+  assert.deepEqual(leads, [
+    [
+      [X, true],
+      ["krn:app:y", true],
+    ],
+    [
+      ["krn:app:y", false],
+      ["krn:app:z", true],
+    ],
+  ]);
+  for (const answer of body.data) assert.equal(answer.lease_duration, "2s");
+});
+
+test("the status tells every resource and its leader, and nobody's once it is over", async (t) => {
+  const server = await ApiServer.start(t);
+  assert.deepEqual((await server.get("/leader/status")).body, {
+    lease_duration: "2s",
+    resources: [],
+  });
+  await server.checkIn(A, "krn:app:b");
+  await server.checkIn(B, "krn:app:a");
+  const { body } = await server.get("/leader/status");
+  assert.deepEqual(
+    body.resources.map(({ resource, current_leader }) => [resource, current_leader]),
+    [
+      ["krn:app:a", B],
+      ["krn:app:b", A],
+    ],
+  );
+  await until("nobody leads", async () => {
+    const { resources } = (await server.get("/leader/status")).body;
+    return resources.every((one) => !("current_leader" in one) && !("remaining" in one));
+  });
+});
+
+test("the workloads are those that checked in, and whether they still do", async (t) => {
+  const server = await ApiServer.start(t);
+  await server.checkIn(A, "krn:app:flow");
+  const only = { name: "a", app_name: "flow" };
+  assert.deepEqual((await server.get("/workloads/list")).body, {
+    data: [{ ...only, status: "running", running: true }],
+  });
+  await until("it is stopped", async () => {
+    const { data } = (await server.get("/workloads/list")).body;
+    return data[0].running === false && data[0].status === "stopped";
+  });
+});
+
+test("a release ends its own term at once, and no other", async (t) => {
+  const server = await ApiServer.start(t);
+  const release = async (body) => (await server.post("/leader/release", body)).body.resources;
+  const session = "s-1";
+  const { token } = await server.checkIn(A, X, { session });
+  assert.deepEqual(await release({ id: B, resources: [X] }), [{ resource: X, released: false }]);
+  assert.deepEqual(await release({ id: A, resources: [X] }), [{ resource: X, released: false }]);
+  const late = { id: A, session, token: token - 1, resources: [X] };
+  assert.deepEqual(await release(late), [{ resource: X, released: false }]);
+  assert.equal((await server.checkIn(B)).leader, false);
+  const own = { id: A, session, token, resources: [X] };
+  assert.deepEqual(await release(own), [{ resource: X, released: true }]);
+  const next = await server.checkIn(B);
+  assert.ok(next.leader && next.token > token);
+  assert.deepEqual(await release(own), [{ resource: X, released: false }]);
+  assert.deepEqual(await release({ id: B, resources: [X] }), [{ resource: X, released: true }]);
+});
+
+test("two processes under one id are two if they name their sessions", async (t) => {
+  const server = await ApiServer.start(t);
+  const first = await server.checkIn(A, X, { session: "1" });
+  const second = await server.checkIn(A, X, { session: "2" });
+  assert.deepEqual([first.leader, second.leader], [true, false]);
+  const renewed = await server.checkIn(A, X, { session: "1", token: first.token });
+  assert.deepEqual([renewed.leader, renewed.token], [true, first.token]);
+  const late = await server.checkIn(A, X, { session: "1", token: first.token - 1 });
+  assert.equal(late.leader, false, "a late renewal of an earlier term");
+  const anew = await server.checkIn(A, X, { session: "1" });
+  assert.ok(anew.leader && anew.token > first.token, "without a token it wants a new term");
+  const old = await server.checkIn(A, X, { session: "1", token: first.token });
+  assert.equal(old.leader, false);
+});
+
+test("a server that is killed and started again finds every leader, and lets none be followed early", async (t) => {
+  const cwd = newFolder();
+  const first = await ApiServer.start(t, { cwd, args: ["--lease", "4s"] });
+  const { token } = await first.checkIn(A);
+  await first.checkIn(A, "krn:app:y", { session: "s" });
+  const checkedIn = performance.now();
+  await first.kill();
+  const second = await ApiServer.start(t, { cwd, args: ["--lease", "4s"] });
+  const other = await second.checkIn(B);
+  assert.deepEqual([other.leader, other.current_leader], [false, A]);
+  const renewed = await second.checkIn(A);
+  assert.deepEqual([renewed.leader, renewed.token], [true, token]);
+  // The other resource is not renewed: its lease lasts as long as if nothing had happened.
+  await until("it is followed", async () => (await second.checkIn(B, "krn:app:y")).leader);
+  const took = performance.now() - checkedIn;
+  assert.ok(took >= 3_900, `${took}`);
+});
+
+test("a server that stops cleanly leaves the leases to its clients", async (t) => {
+  const cwd = newFolder();
+  const first = await ApiServer.start(t, { cwd, args: ["--lease", "10s"] });
+  const { token } = await first.checkIn(A);
+  const { code, stderr } = await first.stop();
+  assert.equal(code, 0, stderr);
+  const second = await ApiServer.start(t, { cwd, args: ["--lease", "10s"] });
+  assert.equal((await second.checkIn(B)).leader, false);
+  const renewed = await second.checkIn(A);
+  assert.deepEqual([renewed.leader, renewed.token], [true, token]);
+});
+
+test("several servers on one store agree, whichever is asked", async (t) => {
+  const cwd = newFolder();
+  const servers = [await ApiServer.start(t, { cwd }), await ApiServer.start(t, { cwd })];
+  const tokens = new Set();
+  for (let round = 0; round < 10; round++) {
+    const [one, other] = round % 2 === 0 ? servers : [...servers].reverse();
+    const leader = await one.checkIn(A);
+    assert.equal(leader.leader, true);
+    tokens.add(leader.token);
+    const denied = await other.checkIn(B);
+    assert.deepEqual([denied.leader, denied.current_leader], [false, A]);
+  }
+  assert.equal(tokens.size, 1, "one term, whichever server it is renewed with");
+  for (const server of servers) {
+    const { resources } = (await server.get("/leader/status")).body;
+    assert.deepEqual([resources.length, resources[0].current_leader], [1, A]);
+  }
+});
+
+test("racing candidates never both lead, on two servers", async (t) => {
+  const cwd = newFolder();
+  const servers = [await ApiServer.start(t, { cwd }), await ApiServer.start(t, { cwd })];
+  const ids = Array.from({ length: 16 }, (_, n) => `krn:wl:edge/${n}`);
+  for (let round = 0; round < 5; round++) {
+    const resource = `krn:app:race-${round}`;
+    const answers = await Promise.all(ids.map((id, n) => servers[n % 2].checkIn(id, resource)));
+    const leaders = answers.filter(({ leader }) => leader);
+    assert.equal(leaders.length, 1);
+  }
+});
+
+test("a reset clears every election, where the server is for tests", async (t) => {
+  const server = await ApiServer.start(t);
+  await server.checkIn(A);
+  const refused = await server.post("/leader/reset", "");
+  assert.equal(refused.status, 403);
+  assert.equal(refused.body.error.code, "reset-not-allowed");
+  assert.match(refused.body.error.message, /--allow-reset/);
+  assert.equal((await server.checkIn(B)).leader, false);
+
+  const forTests = await ApiServer.start(t, { args: ["--allow-reset"] });
+  await forTests.checkIn(A);
+  const done = await forTests.post("/leader/reset", "");
+  assert.deepEqual([done.status, done.text], [200, ""]);
+  assert.deepEqual((await forTests.get("/leader/status")).body.resources, []);
+  assert.equal((await forTests.checkIn(B)).leader, true);
+});
+
+test("every bad body gets 400 with a word for programs, and words for people", async (t) => {
+  const server = await ApiServer.start(t);
+  const good = { id: A, resources: [X] };
+  for (const [body, words] of [
+    ["", /no JSON/],
+    ["{", /no JSON/],
+    ['{"id":', /no JSON/],
+    ["\u0000", /no JSON/],
+    ["[".repeat(60_000), /no JSON/],
+    ["null", /must be an object/],
+    ["[]", /must be an object/],
+    ['"x"', /must be an object/],
+    ["{}", /id is missing/],
+    [{ resources: [X] }, /id is missing/],
+    [{ ...good, id: 5 }, /id must be/],
+    [{ ...good, id: "" }, /id must not be empty/],
+    [{ ...good, id: "x".repeat(254) }, /at most 253 bytes, not 254/],
+    [{ id: A }, /resources is missing/],
+    [{ ...good, resources: X }, /resources must be a list/],
+    [{ ...good, resources: [] }, /resources must name one at least/],
+    [{ ...good, resources: [5] }, /resources\[0\] must be/],
+    [{ ...good, resources: [X, " "] }, /resources\[1\] must not/],
+    [{ ...good, resources: ["x".repeat(254)] }, /at most 253 bytes/],
+    [{ ...good, resources: [":".repeat(200)] }, /be shorter for the embedded store/],
+    [{ ...good, resources: Array(1_001).fill("x") }, /1000 resources, not 1001/],
+    [{ ...good, session: 1 }, /session must be/],
+    [{ ...good, session: "s", token: "1" }, /token must be a number/],
+  ]) {
+    const { status, body: answer } = await server.post("/leader/elect", body);
+    assert.equal(status, 400, JSON.stringify(body));
+    assert.equal(answer.error.code, "bad-request");
+    assert.match(answer.error.message, words);
+    const { status: ofRelease } = await server.post("/leader/release", body);
+    assert.equal(ofRelease, 400);
+  }
+  for (const [body, words] of [
+    [{}, /data is missing/],
+    [{ data: good }, /data must be a list/],
+    [{ data: [good, 5] }, /data\[1\] must be an object/],
+    [{ data: [good, { ...good, id: null }] }, /data\[1\]\.id must be/],
+  ]) {
+    const { status, body: answer } = await server.post("/leader/bulk/elect", body);
+    assert.equal(status, 400, JSON.stringify(body));
+    assert.match(answer.error.message, words);
+  }
+  assert.deepEqual((await server.get("/leader/status")).body.resources, [], "nothing was begun");
+  const odd = { ...good, later: { deep: [1] }, session: null };
+  assert.equal(
+    (await server.post("/leader/elect", odd)).status,
+    200,
+    "unknown fields are passed over",
+  );
+});
+
+test("unknown paths and methods are refused with those that there are", async (t) => {
+  const server = await ApiServer.start(t);
+  for (const path of [
+    "/nothing",
+    "/leader",
+    "/leader/elect/",
+    "//leader/elect",
+    "/LEADER/ELECT",
+    "/..%2f",
+  ]) {
+    const { status, body } = await server.get(path);
+    assert.deepEqual([status, body.error.code], [404, "not-found"], path);
+    assert.match(body.error.message, /\/leader\/elect/);
+  }
+  for (const [method, path, allowed] of [
+    ["GET", "/leader/elect", "POST"],
+    ["PUT", "/leader/elect", "POST"],
+    ["DELETE", "/leader/reset", "POST"],
+    ["POST", "/leader/status", "GET"],
+    ["OPTIONS", "/", "GET"],
+  ]) {
+    const { status, headers, body } = await server.ask(method, path);
+    assert.deepEqual([status, headers.get("allow")], [405, allowed], `${method} ${path}`);
+    assert.equal(body.error.code, "method-not-allowed");
+  }
+  const head = await server.ask("HEAD", "/leader/status");
+  assert.deepEqual([head.status, head.text], [200, ""]);
+});
+
+test("a body that is too large is refused unread", async (t) => {
+  const server = await ApiServer.start(t);
+  const { status, body } = await server.post("/leader/elect", " ".repeat(65_537));
+  assert.deepEqual([status, body.error.code], [413, "too-large"]);
+  const announced = "POST /leader/elect HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n";
+  assert.match(await server.raw(announced), /^HTTP\/1\.1 413 /);
+  const chunks = `2000\r\n${" ".repeat(8_192)}\r\n`.repeat(9);
+  const chunked = `POST /leader/elect HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n${chunks}`;
+  assert.match(await server.raw(chunked), /^HTTP\/1\.1 413 /);
+  assert.equal((await server.checkIn(A)).leader, true);
+});
+
+test("a body that does not come is waited for no longer than ten seconds, and holds up nobody", async (t) => {
+  const server = await ApiServer.start(t);
+  const slow = 'POST /leader/elect HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{"id":';
+  const begun = performance.now();
+  const waiting = Array.from({ length: 20 }, () => server.raw(slow, { time: 25_000 }));
+  assert.equal((await server.checkIn(A)).leader, true);
+  for (const answer of await Promise.all(waiting)) {
+    assert.match(answer, /^HTTP\/1\.1 408 /);
+    assert.match(answer, /"code":"too-slow"/);
+  }
+  assert.ok(performance.now() - begun >= 9_500);
+});
+
+test("what is no HTTP, and a body that breaks off, end their own connection only", async (t) => {
+  const server = await ApiServer.start(t);
+  for (const bytes of [
+    "\u0016\u0003\u0001\u0002\u0000",
+    "GET / HTTP/9.9\r\n\r\n",
+    "nonsense\r\n\r\n",
+    `GET / HTTP/1.1\r\nHost: x\r\n${"X-Y: z\r\n".repeat(100)}\r\n`,
+    `GET / HTTP/1.1\r\nHost: x\r\nX: ${"y".repeat(30_000)}\r\n\r\n`,
+    "POST /leader/elect HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n",
+    "POST /leader/elect HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n",
+  ]) {
+    const answer = await server.raw(bytes, { end: true });
+    assert.match(answer, /^(HTTP\/1\.1 4|$)/, JSON.stringify(bytes.slice(0, 60)));
+  }
+  const broken = "POST /leader/elect HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{";
+  await server.raw(broken, { end: true });
+  assert.equal((await server.checkIn(A)).leader, true);
+});
+
+test("requests that are sent together are answered in their order", async (t) => {
+  const server = await ApiServer.start(t);
+  const elect = (id) => {
+    const body = JSON.stringify({ id, resources: [X] });
+    return `POST /leader/elect HTTP/1.1\r\nHost: x\r\nContent-Length: ${body.length}\r\n\r\n${body}`;
+  };
+  const close = "GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+  const answer = await server.raw(elect(A) + elect(B) + elect(A) + close);
+  const leads = [...answer.matchAll(/"leader":(true|false),"request_leader":"([^"]*)"/g)];
+  assert.deepEqual(
+    leads.map(([, leader, id]) => [leader, id]),
+    [
+      ["true", A],
+      ["false", B],
+      ["true", A],
+    ],
+  );
+  assert.match(answer, /\{"status":"ok"\}$/);
+});
+
+test("without the token nobody is let in, but for the health", async (t) => {
+  const file = path.join(newFolder(), "token");
+  fs.writeFileSync(file, "hunter2\n");
+  const server = await ApiServer.start(t, { args: ["--token-file", file] });
+  const bearer = (token) => ({ authorization: `Bearer ${token}` });
+  const basic = (text) => ({ authorization: `Basic ${Buffer.from(text).toString("base64")}` });
+  for (const headers of [
+    {},
+    bearer(""),
+    bearer("hunter"),
+    bearer("hunter22"),
+    bearer("HUNTER2"),
+    basic("hunter2"),
+    basic("hunter2:"),
+    { authorization: "hunter2" },
+    { authorization: "Digest hunter2" },
+  ]) {
+    const { status, headers: told, body } = await server.post("/leader/elect", "{", headers);
+    assert.deepEqual([status, body.error.code], [401, "unauthorized"], JSON.stringify(headers));
+    assert.equal(told.get("www-authenticate"), "Bearer");
+  }
+  for (const path of ["/leader/status", "/workloads/list", "/metrics"]) {
+    assert.equal((await server.get(path)).status, 401, path);
+  }
+  const page = await server.get("/");
+  assert.equal(page.status, 401);
+  assert.match(page.headers.get("www-authenticate"), /^Basic /, "a browser asks for it");
+  assert.equal((await server.get("/", basic("anybody:hunter2"))).status, 200);
+  assert.equal((await server.get("/leader/status", bearer("hunter2"))).status, 200);
+  assert.equal(
+    (await server.get("/leader/status", { authorization: "bearer hunter2" })).status,
+    200,
+  );
+  assert.equal((await server.get("/healthz")).status, 200);
+  assert.ok(!server.program.stderr.includes("hunter2"));
+
+  const byEnvironment = await ApiServer.start(t, { env: { WHENLEADER_TOKEN: "hunter3" } });
+  assert.equal((await byEnvironment.get("/leader/status")).status, 401);
+  assert.equal((await byEnvironment.get("/leader/status", bearer("hunter3"))).status, 200);
+});
+
+test("the health tells whether the store answers", async (t) => {
+  const cwd = newFolder();
+  const server = await ApiServer.start(t, { cwd });
+  assert.deepEqual((await server.get("/healthz")).body, { status: "ok" });
+  fs.rmSync(path.join(cwd, ".whenleader"), { recursive: true });
+  fs.writeFileSync(path.join(cwd, ".whenleader"), "no folder");
+  const { status, body } = await server.get("/healthz");
+  assert.equal(status, 503);
+  assert.match(body.error.message, /embedded store/);
+  const refused = await server.post("/leader/elect", { id: A, resources: [X] });
+  assert.equal(refused.status, 503);
+  assert.match(refused.body.error.message, /embedded store/);
+});
+
+test("the metrics count what happened, in the format of Prometheus", async (t) => {
+  const server = await ApiServer.start(t);
+  await server.checkIn(A);
+  await server.checkIn(A);
+  await server.checkIn(B);
+  await server.post("/leader/elect", "{");
+  const { text, headers } = await server.get("/metrics");
+  assert.match(headers.get("content-type"), /^text\/plain; version=0\.0\.4/);
+  const value = (name) =>
+    Number(text.match(new RegExp(`^${name.replace(/[{}+]/g, "\\$&")} (\\S+)$`, "m"))?.[1]);
+  for (const [name, number] of [
+    ["whenleader_elections", 1],
+    ["whenleader_elections_led", 1],
+    ['whenleader_check_ins_total{outcome="granted"}', 2],
+    ['whenleader_check_ins_total{outcome="denied"}', 1],
+    ['whenleader_check_ins_total{outcome="failed"}', 0],
+    ["whenleader_leader_changes_total", 1],
+    ['whenleader_http_responses_total{status="2xx"}', 3],
+    ['whenleader_http_responses_total{status="4xx"}', 1],
+    ["whenleader_check_in_duration_seconds_count", 3],
+    ['whenleader_check_in_duration_seconds_bucket{le="+Inf"}', 3],
+  ]) {
+    assert.equal(value(name), number, name);
+  }
+  assert.ok(value("whenleader_check_in_duration_seconds_sum") > 0);
+  for (const line of text.trimEnd().split("\n")) {
+    assert.match(
+      line,
+      /^(# (HELP|TYPE) whenleader_\w+ .+|whenleader_\w+(\{\w+="[^"]+"\})? [\d.e+-]+)$/,
+    );
+  }
+});
+
+test("what is being answered when the server stops is answered", async (t) => {
+  const server = await ApiServer.start(t);
+  const half = 'POST /leader/elect HTTP/1.1\r\nHost: x\r\nContent-Length: 44\r\n\r\n{"id":"a",';
+  const rest = '"resources":["krn:app:x"]}'.padEnd(34);
+  const net = require("node:net");
+  const socket = net.connect(server.port, "127.0.0.1");
+  let answer = "";
+  socket.setEncoding("utf8").on("data", (text) => {
+    answer += text;
+  });
+  socket.write(half);
+  await sleep(300);
+  server.program.kill("SIGTERM");
+  await sleep(300);
+  await assert.rejects(fetch(`${server.url}/healthz`), "no new connection is taken");
+  socket.write(rest);
+  const { code } = await server.program.ended;
+  assert.equal(code, 0);
+  assert.match(answer, /^HTTP\/1\.1 200 /);
+});
+
+test("TLS is served with a certificate and its key", async (t) => {
+  const { Authority, hasOpenssl } = await import("../tools/servers/certificates.mjs");
+  if (!hasOpenssl()) return t.skip("openssl is missing");
+  const folder = newFolder();
+  new Authority(folder).signServer("server", "/CN=server");
+  const [ca, cert, key] = ["ca.crt", "server.crt", "server.key"].map((name) =>
+    path.join(folder, name),
+  );
+  const server = await ApiServer.start(t, { args: ["--cert", cert, "--key", key] });
+  assert.match(server.url, /^https:/);
+  const https = require("node:https");
+  const status = await new Promise((resolve, reject) => {
+    const options = {
+      ca: fs.readFileSync(ca),
+      port: server.port,
+      host: "127.0.0.1",
+      path: "/healthz",
+    };
+    https.get(options, (response) => resolve(response.resume().statusCode)).on("error", reject);
+  });
+  assert.equal(status, 200);
+  const plain = await server.raw("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").catch(() => "");
+  assert.doesNotMatch(plain, /HTTP/);
+});
+
+test("bad arguments are refused with what is right", async () => {
+  for (const [args, code, words] of [
+    [[], 2, /There is serve/],
+    [["server"], 2, /'server' is not known; there is serve/],
+    [["serve", "now"], 2, /options only/],
+    [["serve", "--port", "5"], 2, /--port/],
+    [["serve", "--log", "loud"], 2, /--log must be one of silent, error/],
+    [["serve", "--lease", "5"], 1, /lease must be a duration like "5s"/],
+    [["serve", "--lease", "1ms"], 1, /lease must be 100ms to 24h/],
+    [["serve", "--lease=-5s"], 1, /lease must be a duration/],
+    [["serve", "--store", "mongo://x"], 1, /store must be the URL of a store/],
+    [["serve", "--store", "redis://:hunter2@127.0.0.1:x"], 1, /store must/],
+    [["serve", "--cert", "x"], 1, /cert and key must be given together/],
+    [["serve", "--cert", "/no/cert", "--key", "/no/key"], 1, /cert must be certificates in PEM/],
+    [["serve", "--listen", "256.0.0.1:80"], 1, /cannot be listened at/],
+    [["serve", "--token-file", "/no/token"], 1, /token/],
+  ]) {
+    const cwd = newFolder();
+    const failed = await run(process.execPath, [BIN, ...args], { cwd }).catch((error) => error);
+    assert.equal(failed.code, code, `${args}: ${failed.stderr}`);
+    assert.match(failed.stderr, words);
+    assert.ok(!failed.stderr.includes("hunter2"), failed.stderr);
+  }
+  const { stdout } = await run(process.execPath, [BIN, "--help"]);
+  assert.match(stdout, /^Usage: whenleader serve/);
+});
+
+test("an address that others can reach is warned of without a token", async (t) => {
+  const server = await ApiServer.start(t, { args: ["--listen", "0.0.0.0:0"] });
+  assert.match(server.program.stderr, /warn .*give the server a token/);
+});
