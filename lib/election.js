@@ -95,6 +95,9 @@ class Election {
   }
 
   get leader() {
+    const term = this.#term;
+    // Itself, as soon as that is known here.
+    if (term?.isCurrent()) return { instanceId: term.instanceId, token: term.token };
     return this.source.leader();
   }
 

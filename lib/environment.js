@@ -20,7 +20,7 @@ const {
 const { hold } = require("./hold.js");
 const { toJson } = require("./json.js");
 const { LocalCluster } = require("./local.js");
-const { Log, checkLogger } = require("./logger.js");
+const { Log, checkLogger, mostVerbose } = require("./logger.js");
 const { Registration } = require("./registration.js");
 const { checkStore, isOwnStore } = require("./store.js");
 const { after } = require("./timer.js");
@@ -91,6 +91,8 @@ const { after } = require("./timer.js");
  *
  * @typedef {object} Apart
  * @property {Election} election
+ * @property {ClusterInfo} info
+ * @property {Log} log
  * @property {() => Promise<void>} stop
  * @property {import("./election.js").Emit} tell
  */
@@ -369,13 +371,14 @@ class Environment {
    * @param {string} json
    * @param {string} source
    * @param {ClusterInfo} info
+   * @param {Log} log
    * @param {import("./election.js").Emit} tell  must not throw
+   * @returns {Apart}
    */
-  startApart(json, source, info, tell) {
+  startApart(json, source, info, log, tell) {
     this.#attach();
     const { isMainThread, watchExit, cwd } = this.#world;
     const started = this.#native.startElection(json, source, cwd());
-    const { log } = this;
     const election = new Election(
       info.leaseName,
       () => info.instanceId,
@@ -391,13 +394,15 @@ class Environment {
     const stop = () =>
       election.stop().finally(() => {
         this.#apart.delete(started.name);
+        this.#setNativeLevel();
         unwatch();
         letGo();
       });
     const ways = { ...this.#waysOut(info), stop, log };
     const unwatch = isMainThread ? watchExit(ways) : () => {};
-    const apart = { election, stop, tell };
+    const apart = { election, info, log, stop, tell };
     this.#apart.set(started.name, apart);
+    this.#setNativeLevel();
     return apart;
   }
 
@@ -1018,7 +1023,7 @@ class Environment {
   /** @param {import("../index.js").Logger} logger */
   useLogger(logger) {
     this.#log = new Log(logger, this.#world.env.WHENLEADER_LOG);
-    if (this.#attached) this.#native.setLogLevel(this.#log.level);
+    this.#setNativeLevel();
   }
 
   // ---- events ----
@@ -1035,7 +1040,8 @@ class Environment {
   /** @param {NativeEvent} event */
   #handle(event) {
     if (event.type === "log") {
-      this.log.write(event.level === "trace" ? "debug" : event.level, event.message, event.fields);
+      const { level, message, fields } = event;
+      this.#logOf(fields).write(level === "trace" ? "debug" : level, message, fields);
       return;
     }
     const apart = this.#apart.get(event.election);
@@ -1078,6 +1084,21 @@ class Environment {
         tell("error", new ElectionError("WHENLEADER_STORE", message, details));
       }
     }
+  }
+
+  /** That of the election which a record is about. @param {Record<string, string>} fields */
+  #logOf({ election, instance }) {
+    const about = [...this.#apart.values()].find(
+      ({ info }) => info.leaseName === election && info.instanceId === instance,
+    );
+    return about?.log ?? this.log;
+  }
+
+  /** The native side tells what any of them writes. */
+  #setNativeLevel() {
+    if (!this.#attached) return;
+    const logs = [this.log, ...[...this.#apart.values()].map(({ log }) => log)];
+    this.#native.setLogLevel(mostVerbose(logs));
   }
 
   /**

@@ -164,9 +164,10 @@ class LeaderElection extends EventEmitter {
   /** @param {import("./native-types").ClusterInfo} info */
   #begin(info) {
     const { resource } = this;
-    const running = environment.startApart(this.#json, SOURCE, info, (event, ...values) => {
+    const tell = (/** @type {string} */ event, /** @type {unknown[]} */ ...values) => {
       if (this.#running === running || event === "demoted") this.#tell(event, values);
-    });
+    };
+    const running = environment.startApart(this.#json, SOURCE, info, this.#log, tell);
     this.#running = running;
     const { election } = running;
     const call = (/** @type {Slot} */ { hook }) => hook?.();

@@ -193,4 +193,9 @@ function checkLogger(logger) {
   return /** @type {Logger} */ (logger);
 }
 
-module.exports = { Log, checkLogger, describe };
+/** @param {Log[]} logs */
+function mostVerbose(logs) {
+  return LEVELS[Math.max(...logs.map(({ level }) => LEVELS.indexOf(level)))];
+}
+
+module.exports = { Log, checkLogger, describe, mostVerbose };

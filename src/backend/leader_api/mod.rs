@@ -337,9 +337,9 @@ impl LeaderApi {
                 UNSUITABLE,
                 "The url must lead to a Leader Election API",
             ),
-            408 | 425 | 429 => (FailureKind::Transient, "busy", "It is asked again"),
+            408 | 425 | 429 => (FailureKind::Transient, "busy", ""),
             400..500 => (FailureKind::Fatal, "refused", "It takes no such check-in"),
-            _ => (FailureKind::Ambiguous, "store", "It is asked again"),
+            _ => (FailureKind::Ambiguous, "store", ""),
         };
         let kind = match kind {
             FailureKind::Transient if answer.asked_before => FailureKind::Ambiguous,
@@ -349,10 +349,11 @@ impl LeaderApi {
             kind,
             code,
             message: format!(
-                "{} answered {} to {path}: {}. {advice}",
+                "{} answered {} to {path}: {}{}{advice}",
                 self.shown,
                 answer.status,
-                said.trim_end_matches('.')
+                said.trim_end_matches('.'),
+                if advice.is_empty() { "" } else { ". " },
             ),
         }
     }

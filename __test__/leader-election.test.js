@@ -1,0 +1,517 @@
+// LeaderElection, with `whenleader serve`, and with servers that answer badly.
+
+const assert = require("node:assert/strict");
+const { once } = require("node:events");
+const { test } = require("node:test");
+const { setTimeout: sleep } = require("node:timers/promises");
+const { inspect } = require("node:util");
+const { ConfigError, LeaderElection } = require("..");
+const { ApiServer } = require("./support/api-server.js");
+const { Program } = require("./support/child.js");
+const { StubApi, granted, send } = require("./support/stub-api.js");
+
+const RESOURCE = "krn:app:orders";
+const PATIENCE = 15_000;
+
+const silent = { error() {}, warn() {}, info() {}, debug() {} };
+
+let count = 0;
+
+/** Stopped with the test. */
+function election(t, options) {
+  count += 1;
+  const one = new LeaderElection({
+    resource: RESOURCE,
+    identity: `krn:wl:edge/${count}`,
+    logger: silent,
+    keepAlive: true,
+    ...options,
+  });
+  t.after(() => one.stop());
+  return one;
+}
+
+async function until(what, so) {
+  for (const end = Date.now() + PATIENCE; Date.now() < end; await sleep(10)) {
+    if (await so()) return;
+  }
+  assert.fail(`not in time: ${what}`);
+}
+
+/** An environment's variables, for one test at a time. */
+function environment(t, variables) {
+  const names = [
+    "CLUSTER_NAME",
+    "WORKLOAD_NAME",
+    "APP_NAME",
+    "LEADER_API_ADDRESS",
+    "LEADER_API_PORT",
+  ];
+  const set = (values) => {
+    for (const name of names.map((name) => `KELVIN_${name}`)) {
+      if (values[name] === undefined) delete process.env[name];
+      else process.env[name] = values[name];
+    }
+  };
+  const before = { ...process.env };
+  set(variables);
+  t.after(() => set(before));
+}
+
+test("of two one leads, and when it stops the other one does, under a larger token", async (t) => {
+  const { url } = await ApiServer.start(t);
+  const [first, second] = [election(t, { url }), election(t, { url })];
+  const terms = [];
+  for (const one of [first, second]) one.on("promoted", ({ token }) => terms.push(token));
+  await first.start();
+  assert.equal(await first.waitUntilLeader(PATIENCE), true);
+  assert.equal(first.isLeader, true);
+  assert.equal(first.currentLeader, first.identity);
+  await second.start();
+  await until("the other one knows the leader", () => second.currentLeader === first.identity);
+  assert.equal(second.isLeader, false);
+  assert.equal(await second.waitUntilLeader(100), false);
+
+  const begun = performance.now();
+  await first.stop();
+  assert.equal(first.isLeader, false);
+  assert.equal(await second.waitUntilLeader(PATIENCE), true);
+  assert.ok(performance.now() - begun < 1_800, "the lease was released");
+  assert.equal(first.currentLeader, first.identity, "kept after a stop");
+  assert.ok(terms[1] > terms[0]);
+});
+
+test("hooks are given by assignment and by call, replaced and cleared", async (t) => {
+  const { url } = await ApiServer.start(t);
+  const one = election(t, { url });
+  const heard = [];
+  const returned = one.onPromoted(() => heard.push("never"));
+  assert.equal(typeof returned, "function");
+  one.onPromoted = () => heard.push("promoted");
+  one.onDemoted(() => heard.push("demoted"));
+  for (const bad of [5, "x", {}]) {
+    assert.throws(() => {
+      one.onPromoted = bad;
+    }, /onPromoted must be a function, or null for none/);
+    assert.throws(() => one.onDemoted(bad), /onDemoted must be a function/);
+  }
+  await one.start();
+  await one.waitUntilLeader(PATIENCE);
+  await one.stop();
+  assert.deepEqual(heard, ["promoted", "demoted"]);
+
+  one.onPromoted = null;
+  one.onDemoted = one.onPromoted;
+  await one.start();
+  await one.waitUntilLeader(PATIENCE);
+  await one.stop();
+  assert.deepEqual(heard, ["promoted", "demoted"], "cleared");
+});
+
+test("hooks run on changes only, one after the other, and their errors are logged", async (t) => {
+  const { url } = await ApiServer.start(t, { args: ["--lease", "600ms"] });
+  const lines = [];
+  const logger = { ...silent, error: (line) => lines.push(line) };
+  const one = election(t, { url, logger });
+  const heard = [];
+  one.onPromoted = async () => {
+    heard.push("promoting");
+    await sleep(300);
+    heard.push("promoted");
+    throw new Error("as it should");
+  };
+  one.onDemoted = () => {
+    heard.push("demoted");
+    throw undefined;
+  };
+  await one.start();
+  await one.waitUntilLeader(PATIENCE);
+  await one.stop();
+  assert.deepEqual(heard, ["promoting", "promoted", "demoted"]);
+  await one.start();
+  await one.waitUntilLeader(PATIENCE);
+  await sleep(1_500);
+  assert.equal(heard.length, 5, "renewals are no changes");
+  await one.stop();
+  assert.match(lines[0], /onPromoted failed; the election goes on.*as it should/);
+  assert.match(lines[1], /onDemoted failed; the election goes on/);
+});
+
+test("a start while it runs does nothing, and it starts again after a stop", async (t) => {
+  const stub = await StubApi.start(t, (body, response) => send(response, granted(body)));
+  const one = election(t, { url: stub.url });
+  await Promise.all([one.start(), one.start()]);
+  await one.start();
+  assert.equal(await one.waitUntilLeader(PATIENCE), true);
+  assert.equal(new Set(stub.asked.map(({ body }) => body.session)).size, 1);
+  await one.stop();
+  await one.stop();
+  assert.equal(one.isLeader, false);
+  const asked = stub.asked.length;
+  await sleep(700);
+  assert.equal(stub.asked.length, asked, "nothing is asked after a stop");
+  await one.start();
+  assert.equal(await one.waitUntilLeader(PATIENCE), true);
+  const sessions = new Set(stub.asked.map(({ body }) => body.session));
+  assert.equal(sessions.size, 2);
+});
+
+test("a stop inside of a hook is safe, and so is a start", async (t) => {
+  const { url } = await ApiServer.start(t, { args: ["--lease", "900ms"] });
+  const one = election(t, { url });
+  const heard = [];
+  one.onPromoted = async () => {
+    heard.push("promoted");
+    await one.stop();
+    heard.push("stopped");
+  };
+  one.onDemoted = async () => {
+    heard.push("demoted");
+    if (heard.length < 4) await one.start();
+  };
+  await one.start();
+  await until("both terms are over", () => heard.length === 6);
+  assert.deepEqual(heard, ["promoted", "stopped", "demoted", "promoted", "stopped", "demoted"]);
+  assert.equal(one.isLeader, false);
+});
+
+test("an answer that is under way when it stops brings no leadership back", async (t) => {
+  const held = [];
+  const stub = await StubApi.start(t, (body, response) => held.push([body, response]));
+  const one = election(t, { url: stub.url });
+  const heard = [];
+  one.onPromoted = () => heard.push("promoted");
+  await one.start();
+  await until("it asks", () => held.length > 0);
+  const stopped = one.stop();
+  for (const [body, response] of held) send(response, granted(body));
+  await stopped;
+  await sleep(300);
+  assert.deepEqual([one.isLeader, heard], [false, []]);
+});
+
+test("check-ins come three times a lease, each up to a fifth earlier or later", async (t) => {
+  const lease = { lease_duration: "900ms" };
+  const stub = await StubApi.start(t, (body, response) => send(response, granted(body, lease)));
+  const one = election(t, { url: stub.url });
+  await one.start();
+  await until("many check-ins", () => stub.asked.length > 20);
+  const gaps = stub.asked.slice(1).map(({ at }, n) => at - stub.asked[n].at);
+  // A busy machine makes them longer, never shorter.
+  assert.ok(Math.min(...gaps) >= 235, `${gaps}`);
+  const sorted = gaps.toSorted?.() ?? [...gaps].sort((a, b) => a - b);
+  assert.ok(sorted[Math.floor(gaps.length / 2)] < 450, `${gaps}`);
+  assert.ok(Math.max(...gaps) - Math.min(...gaps) > 20, "they are spread");
+});
+
+test("the lease that a server tells counts, also when it changes", async (t) => {
+  let lease = "600ms";
+  const stub = await StubApi.start(t, (body, response) =>
+    send(response, granted(body, { lease_duration: lease })),
+  );
+  const one = election(t, { url: stub.url });
+  await one.start();
+  await one.waitUntilLeader(PATIENCE);
+  lease = "1m30s";
+  const before = stub.asked.length;
+  await until("it heard of it", () => stub.asked.length > before);
+  const after = stub.asked.length;
+  await sleep(2_000);
+  assert.ok(stub.asked.length <= after + 1, "a third of 90 s has not passed");
+  assert.equal(one.isLeader, true);
+});
+
+test("no bad answer makes a leader, and a good one after it does", async (t) => {
+  const answers = [
+    ["no lease_duration", (body) => granted(body, { lease_duration: undefined })],
+    ['"0"', (body) => granted(body, { lease_duration: "0" })],
+    ["0s", (body) => granted(body, { lease_duration: "0s" })],
+    ["-5s", (body) => granted(body, { lease_duration: "-5s" })],
+    ["1e3s", (body) => granted(body, { lease_duration: "1e3s" })],
+    ["300 years", (body) => granted(body, { lease_duration: "2629800h" })],
+    ["a number", (body) => granted(body, { lease_duration: 5 })],
+    ["leader as a string", (body) => granted(body, {}, { leader: "true" })],
+    ["leader as a number", (body) => granted(body, {}, { leader: 1 })],
+    ["no leader", (body) => granted(body, {}, { leader: undefined })],
+    ["another resource", (body) => granted(body, {}, { resource: "krn:app:other" })],
+    ["no resources", (body) => granted(body, { resources: undefined })],
+    ["resources of another type", (body) => granted(body, { resources: { [RESOURCE]: true } })],
+    ["a list", () => []],
+    ["null", () => null],
+  ];
+  const raw = [
+    ["500", (response, good) => send(response, good, 500)],
+    ["201", (response, good) => send(response, good, 201)],
+    ["a redirect", (response) => response.writeHead(307, { location: "/leader/elect" }).end()],
+    ["401", (response, good) => send(response, good, 401)],
+    ["404", (response, good) => send(response, good, 404)],
+    ["HTML", (response) => response.end("<!doctype html><title>Hello</title>")],
+    ["nothing", (response) => response.end()],
+    ["a part", (response, good) => response.end(JSON.stringify(good).slice(0, -1))],
+    ["no HTTP", (response) => response.socket.end("hello\r\n\r\n")],
+    ["the end", (response) => response.socket.destroy()],
+    [
+      "10 MB",
+      (response, good) => response.end(JSON.stringify({ ...good, filler: "x".repeat(1e7) })),
+    ],
+    ["depth", (response) => response.end("[".repeat(100_000))],
+  ];
+  const all = [
+    ...answers.map(([name, make]) => [name, (response, _, body) => send(response, make(body))]),
+    ...raw,
+  ];
+  for (const [name, answer] of all) {
+    let bad = 3;
+    const stub = await StubApi.start(t, (body, response) => {
+      bad -= 1;
+      const good = granted(body);
+      if (bad >= 0) answer(response, good, body);
+      else send(response, good);
+    });
+    const one = election(t, { url: stub.url });
+    let led = false;
+    one.onPromoted = () => {
+      led = bad >= 0;
+    };
+    await one.start();
+    assert.equal(await one.waitUntilLeader(PATIENCE), true, name);
+    assert.equal(led, false, name);
+    await one.stop();
+    stub.close();
+  }
+});
+
+test("an answer that never ends costs no more than its time, and nothing that it said", async (t) => {
+  let endless = true;
+  const stub = await StubApi.start(t, (body, response) => {
+    const good = JSON.stringify(granted(body));
+    if (!endless) return response.end(good);
+    response.writeHead(200, { "content-type": "application/json" });
+    response.write(good.slice(0, -1));
+    const timer = setInterval(() => response.write(" "), 20);
+    response.on("close", () => clearInterval(timer));
+  });
+  const one = election(t, { url: stub.url });
+  await one.start();
+  await sleep(1_500);
+  assert.equal(one.isLeader, false);
+  endless = false;
+  assert.equal(await one.waitUntilLeader(PATIENCE), true);
+});
+
+test("failed check-ins change nothing until the lease is about to end, and then it is never true", async (t) => {
+  let away = false;
+  const stub = await StubApi.start(t, (body, response) => {
+    if (away) response.writeHead(503).end();
+    else send(response, granted(body, { lease_duration: "2s" }));
+  });
+  const one = election(t, { url: stub.url });
+  const lost = new Promise((resolve) => one.on("demoted", resolve));
+  await one.start();
+  await one.waitUntilLeader(PATIENCE);
+  const last = stub.asked.at(-1).at;
+  away = true;
+  // Reads from now on, against the moment before the last good check-in was sent (which was before it came).
+  for (let leads = true; leads; await sleep(5)) {
+    leads = one.isLeader;
+    if (leads) assert.ok(performance.now() - last < 2_000, "the lease has ended");
+  }
+  assert.ok(performance.now() - last > 1_000, "it was not given up early");
+  const { reason } = await lost;
+  assert.equal(reason, "unreachable");
+});
+
+test("whoever is told that it does not lead, or is not told of its resource, stops at once", async (t) => {
+  for (const [what, item] of [
+    ["another leader", { leader: false, current_leader: "krn:wl:edge/other" }],
+    ["nobody", { leader: false, current_leader: undefined }],
+    ["a string", { leader: "true" }],
+    ["another resource", { resource: "krn:app:other" }],
+  ]) {
+    let over = false;
+    const stub = await StubApi.start(t, (body, response) =>
+      send(response, granted(body, { lease_duration: "6s" }, over ? item : {})),
+    );
+    const one = election(t, { url: stub.url });
+    await one.start();
+    await one.waitUntilLeader(PATIENCE);
+    const demoted = once(one, "demoted");
+    over = true;
+    const before = stub.asked.length;
+    await demoted;
+    assert.equal(one.isLeader, false, what);
+    assert.equal(stub.asked.length, before + 1, `${what}: the first answer decides`);
+    await one.stop();
+  }
+});
+
+test("a process that stood still past its lease does not say that it leads", async (t) => {
+  const server = await ApiServer.start(t, { args: ["--lease", "1s"] });
+  const { url } = server;
+  const program = new Program(
+    `const { LeaderElection } = require("whenleader");
+     const one = new LeaderElection({ url: ${JSON.stringify(url)}, resource: "krn:app:x", identity: "krn:wl:e/w", keepAlive: true });
+     one.start().then(() => one.waitUntilLeader()).then(() => {
+       say("leads", one.isLeader);
+       process.stdin.on("data", () => say("now", one.isLeader));
+     });`,
+  );
+  t.after(() => program.kill("SIGKILL"));
+  await program.said("leads true");
+  if (process.platform === "win32") return;
+  program.kill("SIGSTOP");
+  program.tell("?");
+  const other = () => server.checkIn("krn:wl:e/other", "krn:app:x");
+  await until("another leads", async () => (await other()).leader);
+  program.kill("SIGCONT");
+  await program.said("now");
+  assert.ok(program.lines.includes("now false"), program.stdout);
+});
+
+test("a process that ends releases its lease: by exit, and by a signal", async (t) => {
+  const server = await ApiServer.start(t, { args: ["--lease", "10s"] });
+  const { url } = server;
+  for (const how of ["exit", "SIGTERM"]) {
+    const resource = `krn:app:${how}`;
+    const program = new Program(
+      `const { LeaderElection } = require("whenleader");
+       const one = new LeaderElection({ url: ${JSON.stringify(url)}, resource: "${resource}", identity: "krn:wl:e/w", keepAlive: true });
+       one.onDemoted = () => say("demoted");
+       one.start().then(() => one.waitUntilLeader()).then(() => {
+         say("leads");
+         process.stdin.on("data", () => process.exit(3));
+       });`,
+    );
+    t.after(() => program.kill("SIGKILL"));
+    await program.said("leads");
+    assert.equal((await server.checkIn("krn:wl:e/other", resource)).leader, false);
+    if (how === "exit") program.tell("now");
+    else program.kill(how);
+    const { code, signal, stdout, stderr } = await program.ended;
+    if (how === "exit") assert.equal(code, 3, stderr);
+    else if (process.platform !== "win32") {
+      assert.equal(signal, how, stderr);
+      assert.match(stdout, /demoted/);
+    }
+    const next = await server.checkIn("krn:wl:e/other", resource);
+    assert.equal(next.leader, process.platform !== "win32" || how === "exit", how);
+  }
+});
+
+test("without its platform's variables election is disabled, with one warning that names them", async (t) => {
+  environment(t, {
+    KELVIN_CLUSTER_NAME: "edge",
+    KELVIN_LEADER_API_PORT: "0",
+    KELVIN_LEADER_API_ADDRESS: "h",
+  });
+  const lines = [];
+  const logger = { ...silent, warn: (line) => lines.push(line) };
+  const one = new LeaderElection({ logger });
+  await one.start();
+  assert.equal(await one.waitUntilLeader(), false);
+  assert.deepEqual(
+    [one.isLeader, one.currentLeader, one.resource, one.identity],
+    [false, null, null, null],
+  );
+  await one.stop();
+  assert.equal(lines.length, 1);
+  assert.match(lines[0], /disabled, and isLeader stays false/);
+  assert.match(lines[0], /KELVIN_WORKLOAD_NAME, KELVIN_APP_NAME/);
+  assert.match(lines[0], /KELVIN_LEADER_API_PORT must be a port, 1 to 65535, not \\?"0/);
+  assert.match(inspect(one), /disabled/);
+});
+
+test("its platform's variables say with whom to elect, and as whom", async (t) => {
+  const { port } = await ApiServer.start(t);
+  environment(t, {
+    KELVIN_CLUSTER_NAME: "edge",
+    KELVIN_WORKLOAD_NAME: "pump",
+    KELVIN_APP_NAME: "flow",
+    KELVIN_LEADER_API_ADDRESS: "127.0.0.1",
+    KELVIN_LEADER_API_PORT: String(port),
+  });
+  const one = new LeaderElection({ logger: silent });
+  t.after(() => one.stop());
+  assert.deepEqual([one.resource, one.identity], ["krn:app:flow", "krn:wl:edge/pump"]);
+  await one.start();
+  assert.equal(await one.waitUntilLeader(PATIENCE), true);
+  assert.match(inspect(one), /krn:app:flow.*leader/s);
+});
+
+test("bad options are refused by name, with what would be right", () => {
+  const url = "http://127.0.0.1:1";
+  const good = { url, resource: RESOURCE, identity: "me", logger: silent };
+  for (const [options, words] of [
+    [null, /takes an object of options/],
+    [[], /takes an object of options/],
+    [{ ...good, resource: "orders" }, /resource name like krn:app:my-app/],
+    [{ ...good, resource: "krn:app:" }, /resource name like krn:app:my-app/],
+    [{ ...good, resource: 5 }, /resource must be a resource name.*not 5/],
+    [{ ...good, identity: "" }, /identity must not be empty/],
+    [{ ...good, identity: "x".repeat(254) }, /at most 253 bytes/],
+    [{ ...good, url: "redis://h" }, /url must begin with http:\/\/ or https:\/\//],
+    [{ ...good, url: "h:8080" }, /url must/],
+    [{ ...good, url: "http://a,b" }, /url must name one host/],
+    [{ ...good, url: "http://u:hunter2@h" }, /url must hold neither user nor password/],
+    [{ ...good, url: "http://h?hunter2=1" }, /url must have no other parameters/],
+    [{ ...good, token: "a b" }, /token must be a bearer token/],
+    [{ ...good, leaseDuration: 5 }, /leaseDuration must be left out: the server says/],
+    [{ ...good, leaseName: "x" }, /it is called resource/],
+    [{ ...good, resourse: "x" }, /resourse is not known; did you mean resource\?/],
+    [{ ...good, onRenewError: "never" }, /onRenewError must be "stepDown" or "retry"/],
+    [{ ...good, logger: {} }, /"logger" must be an object/],
+  ]) {
+    assert.throws(
+      () => new LeaderElection(options),
+      (error) => {
+        assert.ok(error instanceof ConfigError || error instanceof TypeError, inspect(error));
+        assert.match(error.message, words);
+        assert.ok(!error.message.includes("hunter2"), error.message);
+        return true;
+      },
+    );
+  }
+  const one = new LeaderElection(good);
+  assert.rejects(one.waitUntilLeader("5"), /must be a number of milliseconds/);
+});
+
+test("the token is sent, and shown nowhere", async (t) => {
+  const lines = [];
+  const note = (line) => lines.push(line);
+  const logger = { error: note, warn: note, info: note, debug: note };
+  const stub = await StubApi.start(t, (_, response) => response.writeHead(401).end("who are you?"));
+  const one = election(t, { url: stub.url, token: "hunter2", logger });
+  const failed = once(one, "error");
+  await one.start();
+  const [error] = await failed;
+  assert.equal(stub.asked[0].headers.authorization, "Bearer hunter2");
+  assert.deepEqual([error.code, error.reason, error.fatal], ["WHENLEADER_STORE", "refused", true]);
+  assert.match(error.message, /401.*who are you\?.*token/);
+  assert.ok(!inspect([one, error, lines]).includes("hunter2"));
+});
+
+test("a server that is away at the start is found when it is there", async (t) => {
+  const server = await ApiServer.start(t);
+  const { port } = server;
+  await server.kill();
+  const one = election(t, { url: `http://127.0.0.1:${port}` });
+  const failed = once(one, "error");
+  await one.start();
+  await failed;
+  await ApiServer.start(t, { args: ["--listen", String(port)] });
+  assert.equal(await one.waitUntilLeader(PATIENCE), true);
+});
+
+test("several elections in one process, with one server and with two, do not touch each other", async (t) => {
+  const servers = [await ApiServer.start(t), await ApiServer.start(t)];
+  const all = servers.flatMap(({ url }) =>
+    ["krn:app:a", "krn:app:b"].map((resource) => election(t, { url, resource })),
+  );
+  await Promise.all(all.map((one) => one.start()));
+  for (const one of all) assert.equal(await one.waitUntilLeader(PATIENCE), true);
+  await all[0].stop();
+  assert.deepEqual(
+    all.map(({ isLeader }) => isLeader),
+    [false, true, true, true],
+  );
+});
