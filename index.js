@@ -2,6 +2,7 @@
 // index.d.ts is the reference.
 
 const { ConfigError, LeadershipLostError, LoadError } = require("./lib/errors.js");
+const { LeaderElection } = require("./lib/leader-election.js");
 const { version } = require("./package.json");
 
 /** @type {import("./index.js").whenLeader} */
@@ -31,14 +32,12 @@ function expectCluster() {
 
 /** @type {import("./index.js")} */
 module.exports = {
-  get LeaderElection() {
-    return require("./lib/leader-election.js").LeaderElection;
-  },
   whenLeader,
   useCluster,
   startCluster,
   stopCluster,
   expectCluster,
+  LeaderElection,
   ConfigError,
   LeadershipLostError,
   LoadError,

@@ -1,28 +1,33 @@
-// LeaderElection: one election with a Leader Election API, apart from the cluster of the process.
+// LeaderElection: one election with a Leader Election API, apart from the cluster of the process. Whoever imports
+// the package loads this file, and everything else when the first one is made.
 //
 // It is a registration whose callbacks are the two hooks, in an election of its own: so hooks never overlap,
 // and a lease is kept until onDemoted has ended.
 
 const { EventEmitter } = require("node:events");
 const { inspect } = require("node:util");
-const { insideCallback } = require("./callbacks.js");
-const { fromNative, saysUnset } = require("./errors.js");
-const { hold } = require("./hold.js");
-const { toJson } = require("./json.js");
-const { Log, checkLogger } = require("./logger.js");
-const { environment } = require("./main.js");
-const { Registration } = require("./registration.js");
-const { after } = require("./timer.js");
 
 /** @typedef {import("./election.js").Election} Election */
 /** @typedef {() => unknown} Hook */
 /** @typedef {{ (hook: Hook): Hook, hook: Hook | null }} Slot */
 /** @typedef {{ election: Election, stop: () => Promise<void> }} Running */
 
+const parts = () => ({
+  ...require("./callbacks.js"),
+  ...require("./errors.js"),
+  ...require("./hold.js"),
+  ...require("./json.js"),
+  ...require("./logger.js"),
+  ...require("./registration.js"),
+  ...require("./timer.js"),
+  environment: require("./main.js").environment,
+});
+
 /** In errors, where the options are spoken of. */
 const SOURCE = "new LeaderElection()";
 
 class LeaderElection extends EventEmitter {
+  #parts = parts();
   #json;
   #log;
   /** null: the environment does not say with whom to elect. */
@@ -46,6 +51,7 @@ class LeaderElection extends EventEmitter {
     if (typeof options !== "object" || options === null || Array.isArray(options)) {
       throw new TypeError(`${SOURCE} takes an object of options, not ${inspect(options)}`);
     }
+    const { Log, checkLogger, environment, toJson } = this.#parts;
     const logger = checkLogger(options.logger);
     this.#log =
       logger === undefined ? environment.log : new Log(logger, process.env.WHENLEADER_LOG);
@@ -56,6 +62,7 @@ class LeaderElection extends EventEmitter {
   }
 
   #check() {
+    const { environment, fromNative, saysUnset } = this.#parts;
     try {
       return environment.checkApart(this.#json, SOURCE);
     } catch (thrown) {
@@ -104,7 +111,7 @@ class LeaderElection extends EventEmitter {
     if (this.#starting === null) {
       const info = this.#info;
       // The identity's one session ends before the next begins, unless it waits for this very call.
-      const before = insideCallback() ? Promise.resolve() : this.#ending;
+      const before = this.#parts.insideCallback() ? Promise.resolve() : this.#ending;
       const starting = before.then(() => {
         if (this.#starting === starting) this.#begin(info);
       });
@@ -127,7 +134,7 @@ class LeaderElection extends EventEmitter {
       this.#running = null;
       this.#ending = running.stop();
     }
-    if (!insideCallback()) await this.#ending;
+    if (!this.#parts.insideCallback()) await this.#ending;
   }
 
   /**
@@ -142,6 +149,7 @@ class LeaderElection extends EventEmitter {
     }
     if (this.#info === null) return false;
     if (this.isLeader) return true;
+    const { after, hold } = this.#parts;
     const letGo = hold();
     let cancel = () => {};
     /** @type {(leads: boolean) => void} */
@@ -164,6 +172,7 @@ class LeaderElection extends EventEmitter {
   /** @param {import("./native-types").ClusterInfo} info */
   #begin(info) {
     const { resource } = this;
+    const { Registration, environment } = this.#parts;
     const tell = (/** @type {string} */ event, /** @type {unknown[]} */ ...values) => {
       if (this.#running === running || event === "demoted") this.#tell(event, values);
     };
