@@ -13,6 +13,7 @@ import { availableParallelism } from "node:os";
 import { join } from "node:path";
 import { stripVTControlCharacters } from "node:util";
 import { oldestNode, otherNodes } from "./nodes.mjs";
+import { programs } from "./programs.mjs";
 import { bold, dim, env, green, red, root, run, seconds, targetDir, yellow } from "./run.mjs";
 import { servers } from "./servers/index.mjs";
 import { setup } from "./setup.mjs";
@@ -20,7 +21,7 @@ import { setup } from "./setup.mjs";
 const ci = !!env.CI;
 const GROUPS = ["rust", "js", "nodes", "pack"];
 /** Files that run on one version of Node.js only: they take their time, and repeat nothing that differs. */
-const SLOW = /^(pack|examples|chaos|losses|stale|rivalry|testing-stories)/;
+const SLOW = /^(pack|examples|chaos|losses|stale|rivalry|testing-stories|sdk|page)/;
 /** Files that the oldest Node.js runs: what loads the addon and meets the ends of threads and processes. */
 const OLDEST = /^(package|cluster|config|callbacks|worker|exit)\./;
 /** Files run side by side; while they wait, one more than there are cores keeps these busy. */
@@ -43,7 +44,7 @@ mkdirSync(logs, { recursive: true });
 
 heading("set-up");
 await setup();
-for (const line of await servers()) skipped.add(line);
+for (const line of [...(await servers()), ...(await programs())]) skipped.add(line);
 
 if (chosen("rust")) await rust();
 if (chosen("js")) await javaScript();
