@@ -459,7 +459,8 @@ export interface LeaderApiOptions {
    * Who this process is. `whenleader serve` tells two processes of one identity apart; another server would tell
    * both that they lead, so it must be unique there.
    *
-   * @default "krn:wl:<KELVIN_CLUSTER_NAME>/<KELVIN_WORKLOAD_NAME>"
+   * @default "krn:wl:<KELVIN_CLUSTER_NAME>/<KELVIN_WORKLOAD_NAME>"; where these are not set and a `url` is given,
+   * "<HOSTNAME or hostname()>-<pid>-<random>"
    */
   identity?: string;
 
@@ -665,7 +666,7 @@ export interface LeaderElectionOptions extends LeaderApiOptions {
  * of the lease that it was granted, counted from the moment before the check-in was sent. A check-in that fails
  * changes nothing: it is tried again until the lease is about to end.
  *
- * Where neither the options nor the environment say with whom to elect, it warns once and is disabled: `isLeader`
+ * Without a `url`, where the environment does not say with whom to elect, it warns once and is disabled: `isLeader`
  * stays false. Bad options are thrown as a {@link ConfigError}.
  */
 export class LeaderElection extends EventEmitter<ClusterEvents> {

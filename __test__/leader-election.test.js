@@ -438,12 +438,14 @@ test("its platform's variables say with whom to elect, and as whom", async (t) =
   assert.match(inspect(one), /krn:app:flow.*leader/s);
 });
 
-test("bad options are refused by name, with what would be right", () => {
+test("bad options are refused by name, with what would be right", (t) => {
+  environment(t, {});
   const url = "http://127.0.0.1:1";
   const good = { url, resource: RESOURCE, identity: "me", logger: silent };
   for (const [options, words] of [
     [null, /takes an object of options/],
     [[], /takes an object of options/],
+    [{ url }, /the environment has no KELVIN_APP_NAME/],
     [{ ...good, resource: "orders" }, /resource name like krn:app:my-app/],
     [{ ...good, resource: "krn:app:" }, /resource name like krn:app:my-app/],
     [{ ...good, resource: 5 }, /resource must be a resource name.*not 5/],
@@ -471,6 +473,8 @@ test("bad options are refused by name, with what would be right", () => {
       },
     );
   }
+  const unnamed = new LeaderElection({ ...good, identity: undefined });
+  assert.match(unnamed.identity, new RegExp(`-${process.pid}-`), "an identity of its own");
   const one = new LeaderElection(good);
   assert.rejects(one.waitUntilLeader("5"), /must be a number of milliseconds/);
 });

@@ -1,6 +1,6 @@
 // `npm run bench`: everything, or the parts that are named. Prints a table and writes bench/results/*.json.
 //
-//     npm run bench -- [is-leader] [import] [elections] [requests] [handover]
+//     npm run bench -- [is-leader] [import] [elections] [requests] [handover] [serve]
 //         [--store=<name>[,<name>]...|all] [--rounds=20] [--minutes=2] [--lease=1500,15000]
 import { execFile } from "node:child_process";
 import { mkdirSync, writeFileSync } from "node:fs";
@@ -14,9 +14,10 @@ import { openStores, STORES } from "./instances.mjs";
 import { isLeader } from "./is-leader.mjs";
 import { Kubernetes } from "./kubernetes.mjs";
 import { requests } from "./requests.mjs";
+import { serve } from "./serve.mjs";
 
 const here = dirname(fileURLToPath(import.meta.url));
-const PARTS = { import: importing, "is-leader": isLeader, elections, requests, handover };
+const PARTS = { import: importing, "is-leader": isLeader, elections, requests, handover, serve };
 
 const { values, positionals } = parseArgs({
   allowPositionals: true,

@@ -55,9 +55,9 @@ class LeaderElection extends EventEmitter {
     const logger = checkLogger(options.logger);
     this.#log =
       logger === undefined ? environment.log : new Log(logger, process.env.WHENLEADER_LOG);
-    this.#json = toJson({ ...options, type: "LeaderApiCluster" }, (_, key) =>
-      key === "logger" ? null : undefined,
-    );
+    const given = Object.entries(options).filter(([, value]) => value !== undefined);
+    const config = { ...Object.fromEntries(given), type: "LeaderApiCluster" };
+    this.#json = toJson(config, (_, key) => (key === "logger" ? null : undefined));
     this.#info = this.#check();
   }
 

@@ -353,7 +353,7 @@ impl Section {
                 identity,
             } = Settings::read(&self, env)?;
             let timing = Timing::told(LEASE_UNTIL_TOLD);
-            return self.config(kind, resource, Some(identity), timing, base_dir);
+            return self.config(kind, resource, identity, timing, base_dir);
         }
         let timing = self.timing()?;
         let kind = match self.type_name {
@@ -1000,12 +1000,35 @@ mod tests {
             assert_eq!(error.fault, Fault::Unset, "{}", error.message);
             error.message
         };
+        let message = leader_api(r#", "url": "http://h""#, &[]).unwrap_err();
+        assert_eq!(
+            message.fault,
+            Fault::Text,
+            "it is not the platform's to say"
+        );
+        assert!(message.message.ends_with("has no KELVIN_APP_NAME"));
+        let own = r#", "url": "http://h", "resource": "krn:app:x""#;
+        assert_eq!(
+            leader_api(own, &[]).unwrap().instance,
+            None,
+            "one of its own"
+        );
+        assert!(
+            leader_api(own, &KELVIN[..1]).is_err(),
+            "half an identity is none"
+        );
         let message = unset("", &[]);
         for (name, _) in KELVIN {
             assert!(message.contains(name), "{name}: {message}");
         }
-        let message = unset(r#", "url": "http://h""#, &KELVIN[..2]);
-        assert!(message.ends_with("has no KELVIN_APP_NAME"), "{message}");
+        let message = unset(
+            r#", "resource": "krn:app:x", "identity": "me""#,
+            &KELVIN[..4],
+        );
+        assert!(
+            message.ends_with("has no KELVIN_LEADER_API_PORT"),
+            "{message}"
+        );
         for (name, value) in [
             ("KELVIN_LEADER_API_PORT", "0"),
             ("KELVIN_LEADER_API_PORT", "65536"),

@@ -37,7 +37,8 @@ const INSTEAD: [(&str, &str); 5] = [
 pub(super) struct Settings {
     pub kind: Kind,
     pub resource: ElectionName,
-    pub identity: InstanceId,
+    /// `None`: a default that is unique per process.
+    pub identity: Option<InstanceId>,
 }
 
 impl Settings {
@@ -55,20 +56,33 @@ impl Settings {
         let identity = section.string("identity", "a name that is unique per process")?;
         let token = section.string("token", "a bearer token")?;
         let mut environment = Environment::new(env);
+        // Whoever names a server of its own need not be on that platform.
+        let (own_server, on_platform) = (url.is_some(), environment.has_any(&[CLUSTER, WORKLOAD]));
         let url = url.or_else(|| environment.url());
-        let identity = identity.or_else(|| environment.identity());
+        let identity = match identity {
+            None if own_server && !on_platform => None,
+            identity => identity.or_else(|| environment.identity()),
+        };
         let resource = resource.or_else(|| environment.resource());
-        if let Some(error) = environment.error(&section.place) {
-            return Err(error);
+        let fault = if own_server {
+            Fault::Text
+        } else {
+            Fault::Unset
+        };
+        if let Some(message) = environment.error(&section.place) {
+            return Err(ConfigError { message, fault });
         }
-        let (Some(url), Some(identity), Some(resource)) = (url, identity, resource) else {
+        let (Some(url), Some(resource)) = (url, resource) else {
             unreachable!("the environment lacks nothing");
         };
+        let identity = identity.map(|identity| {
+            InstanceId::new(&identity)
+                .map_err(|bad| section.bad("identity", &identity.into(), &bad.0))
+        });
         Ok(Self {
             resource: ElectionName::new(&resource)
                 .map_err(|bad| section.bad("resource", &resource.into(), &bad.0))?,
-            identity: InstanceId::new(&identity)
-                .map_err(|bad| section.bad("identity", &identity.into(), &bad.0))?,
+            identity: identity.transpose()?,
             kind: Kind::LeaderApi { url, token },
         })
     }
@@ -88,6 +102,11 @@ impl<'a> Environment<'a> {
             missing: Vec::new(),
             invalid: Vec::new(),
         }
+    }
+
+    fn has_any(&self, names: &[&str]) -> bool {
+        let is_set = |name: &&str| (self.env)(name).is_some_and(|value| !value.is_empty());
+        names.iter().any(is_set)
     }
 
     fn get(&mut self, name: &'static str) -> Option<String> {
@@ -139,7 +158,7 @@ impl<'a> Environment<'a> {
         name
     }
 
-    fn error(self, place: &str) -> Option<ConfigError> {
+    fn error(self, place: &str) -> Option<String> {
         let mut faults = self.invalid;
         if !self.missing.is_empty() {
             faults.push(format!(
@@ -150,12 +169,9 @@ impl<'a> Environment<'a> {
         if faults.is_empty() {
             return None;
         }
-        Some(ConfigError {
-            message: format!(
-                "{place}: what is not given as url, identity or resource comes from the environment, and {}",
-                faults.join("; ")
-            ),
-            fault: Fault::Unset,
-        })
+        Some(format!(
+            "{place}: what is not given as url, identity or resource comes from the environment, and {}",
+            faults.join("; ")
+        ))
     }
 }
