@@ -9,12 +9,14 @@ import { after, before, describe, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 import { KINDS } from "../tools/servers/kinds/index.mjs";
+import apiServer from "./support/api-server.js";
 import { HttpRegistry } from "./support/http-registry.mjs";
 import { TcpProxy } from "./support/proxy.mjs";
 import { judge } from "./support/recorder.mjs";
 import { isMissing, KubernetesServer, Server, serverProgram } from "./support/servers.mjs";
 import { NEEDED, nameOf, STORES as STORES_OF } from "./support/stores.mjs";
 
+const { ApiServer } = apiServer;
 const ROUNDS = Number(process.env.WHENLEADER_CHAOS_ROUNDS ?? 30);
 /** The shortest lease that Kubernetes can hold, for all alike. */
 const LEASE = 1_000;
@@ -194,6 +196,22 @@ const STORES = [
       const config = await server.kubeconfig({ server: server.urlAt(port), token });
       return { type: "KubernetesCluster", config, namespace, leaseName: "chaos" };
     },
+  },
+  {
+    name: "a Leader Election API",
+    async start() {
+      const server = new ApiServer({ args: ["--lease", `${LEASE}ms`] });
+      await server.listens();
+      return server;
+    },
+    cluster: (_, port) => ({
+      type: "LeaderApiCluster",
+      url: `http://127.0.0.1:${port}`,
+      resource: "krn:app:chaos",
+      // The server says.
+      leaseDuration: undefined,
+      renewInterval: undefined,
+    }),
   },
   {
     name: "a store of the application's own",

@@ -307,7 +307,7 @@ fn latest_stop(lease: Duration) -> Duration {
 
 /// The same of a lease whose length a server tells.
 fn latest_stop_told(lease: Duration) -> Duration {
-    latest_stop(lease).max(lease - lease / TOLD_MARGIN_DIVISOR)
+    latest_stop(lease).max(lease.saturating_sub(lease / TOLD_MARGIN_DIVISOR))
 }
 
 /// The moment before a request was sent. A deadline can be made from nothing else: not from the

@@ -2,16 +2,29 @@
 
 const net = require("node:net");
 const path = require("node:path");
-const { Program, ROOT } = require("./child.js");
+const { Program, ROOT, newFolder } = require("./child.js");
 
 const BIN = path.join(ROOT, "bin", "whenleader.js");
 
 class ApiServer {
+  #options;
+
   /** @param {{ args?: string[], cwd?: string, env?: Record<string, string> }} [options] */
-  constructor({ args = [], cwd, env } = {}) {
+  constructor(options = {}) {
+    this.#options = { ...options, cwd: options.cwd ?? newFolder() };
+    this.#run(options.args ?? []);
+  }
+
+  #run(args) {
     const words = JSON.stringify(["serve", "--listen", "0", "--lease", "2s", ...args]);
     const code = `process.argv.splice(2, 0, ...${words}); require(${JSON.stringify(BIN)});`;
-    this.program = new Program(code, { cwd, env, bare: true });
+    this.program = new Program(code, { ...this.#options, bare: true });
+  }
+
+  /** On the same port and store. */
+  async restart() {
+    this.#run([...(this.#options.args ?? []), "--listen", String(this.port)]);
+    await this.listens();
   }
 
   /** Ends with the test. */
@@ -38,6 +51,14 @@ class ApiServer {
   async stop() {
     this.program.kill("SIGTERM");
     return this.program.ended;
+  }
+
+  freeze() {
+    this.program.kill("SIGSTOP");
+  }
+
+  thaw() {
+    this.program.kill("SIGCONT");
   }
 
   async get(path, headers = {}) {

@@ -179,11 +179,10 @@ pub fn leader(env: Env, name: String) -> Result<Option<LeaderInfo>> {
 /// This environment's callbacks about the end of that term have ended. They may do so after the seat was
 /// given up.
 #[napi(catch_unwind)]
-pub fn settled(env: Env, name: String, token: f64) -> Result<()> {
+pub fn settled(env: Env, name: String, token: f64) {
     if let Some(token) = to_token(token) {
         Environment::of(env, |here| here.settled(&name, token));
     }
-    Ok(())
 }
 
 /// Hands the lease over. Without a number of milliseconds the pause is one lease.

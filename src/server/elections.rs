@@ -307,13 +307,12 @@ impl Elections {
         let known = self.resource(resource)?;
         let _turn = known.turn.lock().await;
         self.store.prepare().await?;
-        let token = match asker.term {
-            Some(token) => Some(token),
-            None => {
-                let leader = self.store().peek(resource).await?;
-                let own = leader.filter(|leader| leader.owner == asker.owner);
-                own.map(|leader| leader.token)
-            }
+        let token = if asker.term.is_some() {
+            asker.term
+        } else {
+            let leader = self.store().peek(resource).await?;
+            let own = leader.filter(|leader| leader.owner == asker.owner);
+            own.map(|leader| leader.token)
         };
         let Some(token) = token else {
             return Ok(false);
@@ -491,12 +490,10 @@ impl Elections {
     }
 
     fn change(&self, resource: &ElectionName, leader: Option<&Leader>) {
-        match leader {
-            Some(leader) => {
-                let instance = &leader.owner.instance;
-                tracing::info!(%resource, leader = %instance, token = %leader.token, "another leader");
-            }
-            None => tracing::info!(%resource, "no leader"),
+        if let Some(Leader { owner, token }) = leader {
+            tracing::info!(%resource, leader = %owner.instance, %token, "another leader");
+        } else {
+            tracing::info!(%resource, "no leader");
         }
         self.metrics.changed();
         let mut changes = locked(&self.changes);

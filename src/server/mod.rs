@@ -27,7 +27,7 @@ use std::time::Duration;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use rustls::ServerConfig;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject as _;
@@ -35,7 +35,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, oneshot};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
@@ -219,7 +219,8 @@ async fn run(
     api: Arc<Api>,
     mut stopped: oneshot::Receiver<()>,
 ) {
-    let graceful = Arc::new(GracefulShutdown::new());
+    let graceful = GracefulShutdown::new();
+    let mut connections = JoinSet::new();
     let room = Arc::new(Semaphore::new(CONNECTIONS));
     let mut sweep = tokio::time::interval(SWEEP_INTERVAL);
     loop {
@@ -229,6 +230,7 @@ async fn run(
         };
         let (accepted, place) = tokio::select! {
             accepted = accepted => accepted,
+            Some(_) = connections.join_next() => continue,
             _ = sweep.tick() => {
                 api.elections.sweep();
                 continue;
@@ -236,41 +238,57 @@ async fn run(
             // Also when whoever started it is gone.
             _ = &mut stopped => break,
         };
-        let (stream, peer) = match accepted {
-            Ok(accepted) => accepted,
+        match accepted {
+            Ok((stream, peer)) => {
+                let serving = serve(
+                    stream,
+                    peer,
+                    tls.clone(),
+                    Arc::clone(&api),
+                    graceful.watcher(),
+                );
+                connections.spawn(async move {
+                    let _place = place;
+                    serving.await;
+                });
+            }
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be taken");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
             }
-        };
-        let (tls, api, watcher) = (tls.clone(), Arc::clone(&api), graceful.watcher());
-        tokio::spawn(async move {
-            let _place = place;
-            let Ok(stream) = encrypted(stream, tls).await else {
-                return;
-            };
-            let serve = service_fn(move |request| {
-                let (api, peer) = (Arc::clone(&api), peer.to_string());
-                async move { Ok::<_, Infallible>(api.answer(request, peer).await) }
-            });
-            let connection = http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(HEAD_TIME)
-                .max_headers(MOST_HEADERS)
-                .max_buf_size(LONGEST_HEAD)
-                .pipeline_flush(true)
-                .serve_connection(TokioIo::new(stream), serve);
-            if let Err(error) = watcher.watch(connection).await {
-                tracing::debug!(%peer, %error, "a connection broke");
-            }
-        });
+        }
     }
     drop(listener);
-    if let Some(graceful) = Arc::into_inner(graceful) {
-        let _ = timeout(STOP_TIME, graceful.shutdown()).await;
-    }
+    let _ = timeout(STOP_TIME, graceful.shutdown()).await;
+    connections.shutdown().await;
     api.elections.close().await;
+}
+
+/// One connection, to its end.
+async fn serve(
+    stream: TcpStream,
+    peer: SocketAddr,
+    tls: Option<TlsAcceptor>,
+    api: Arc<Api>,
+    watcher: Watcher,
+) {
+    let Ok(stream) = encrypted(stream, tls).await else {
+        return;
+    };
+    let answer = service_fn(move |request| {
+        let (api, peer) = (Arc::clone(&api), peer.to_string());
+        async move { Ok::<_, Infallible>(api.answer(request, peer).await) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIME)
+        .max_headers(MOST_HEADERS)
+        .max_buf_size(LONGEST_HEAD)
+        .pipeline_flush(true)
+        .serve_connection(TokioIo::new(stream), answer);
+    if let Err(error) = watcher.watch(connection).await {
+        tracing::debug!(%peer, %error, "a connection broke");
+    }
 }
 
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}

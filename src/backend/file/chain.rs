@@ -263,7 +263,7 @@ mod tests {
                     token: Token::new(token).unwrap(),
                 },
                 duration: std::time::Duration::from_secs(1),
-                alive: String::new(),
+                alive: None,
                 since: token,
                 stamp: 0,
             });

@@ -375,7 +375,7 @@ mod tests {
             .with(lines.clone())
             .set_default();
         let root = std::env::temp_dir().join(format!("whenleader-thread-{}", std::process::id()));
-        let store = FileStore::new(root, true, Arc::new(SystemClock));
+        let store = FileStore::new(root, true, false, Arc::new(SystemClock));
         let poller = &store.poller;
         let (hints, mut hinted) = mpsc::channel(1);
         let tries = Arc::new(std::sync::Mutex::new(Vec::new()));

@@ -303,7 +303,7 @@ impl LeaderApi {
         let answer = self.http.ask(&asked, |_| false).await;
         answer.map_err(|Broken { why, message }| match why {
             Why::Unreachable => BackendError::transient("unreachable", message),
-            Why::Distrust => BackendError::fatal("distrust", message),
+            Why::Distrust => BackendError::fatal("certificate", message),
             Why::OtherProtocol => BackendError::transient(
                 "unreachable",
                 format!("{message}. Does it speak TLS? Then the url begins with https://, else with http://"),

@@ -1,0 +1,61 @@
+// `whenleader serve` on every store: two servers agree, and a restart loses nothing.
+import assert from "node:assert/strict";
+import { describe, test } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
+import apiServer from "./support/api-server.js";
+import { isMissing, Server, serverProgram } from "./support/servers.mjs";
+import { NEEDED, nameOf, STORES } from "./support/stores.mjs";
+
+const { ApiServer } = apiServer;
+const RESOURCE = "krn:app:x";
+/** Long enough for any store to hold, and short enough to be waited for. */
+const LEASE = ["--lease", "3s"];
+
+const kinds = Object.keys(STORES).filter((kind) => NEEDED.includes(kind) || serverProgram(kind));
+
+describe("whenleader serve", { concurrency: 2 }, () => {
+  for (const kind of kinds) {
+    test(`on ${nameOf(kind)}, two servers agree, and one that is killed loses nothing`, async (t) => {
+      if (isMissing(kind, `whenleader serve on ${nameOf(kind)}`)) return;
+      const store = await Server.start(kind);
+      t.after(() => store.stop());
+      const args = ["--store", STORES[kind].url(store, store.port), ...LEASE];
+      const first = await ApiServer.start(t, { args });
+      const second = await ApiServer.start(t, { args });
+      const a = await first.checkIn("a", RESOURCE);
+      assert.equal(a.leader, true);
+      for (let round = 0; round < 4; round++) {
+        const [one, other] = round % 2 === 0 ? [second, first] : [first, second];
+        const denied = await one.checkIn("b", RESOURCE);
+        assert.deepEqual(
+          [denied.leader, denied.current_leader, denied.token],
+          [false, "a", a.token],
+        );
+        const renewed = await other.checkIn("a", RESOURCE);
+        assert.deepEqual([renewed.leader, renewed.token], [true, a.token]);
+      }
+      await first.kill();
+      await first.restart();
+      assert.equal((await first.checkIn("b", RESOURCE)).leader, false);
+      const renewed = await first.checkIn("a", RESOURCE);
+      assert.deepEqual([renewed.leader, renewed.token], [true, a.token], "the same term");
+
+      const release = { id: "a", resources: [RESOURCE] };
+      const { body } = await second.post("/leader/release", release);
+      assert.deepEqual(body.resources, [{ resource: RESOURCE, released: true }]);
+      const b = await first.checkIn("b", RESOURCE);
+      assert.ok(b.leader && b.token > a.token);
+      assert.equal((await second.checkIn("a", RESOURCE)).leader, false);
+
+      // Whoever does not check in is followed, by either server, and not before its lease has ended.
+      const begun = performance.now();
+      let next = await second.checkIn("a", RESOURCE);
+      while (!next.leader && performance.now() - begun < 20_000) {
+        await sleep(100);
+        next = await second.checkIn("a", RESOURCE);
+      }
+      assert.ok(next.leader && next.token > b.token);
+      assert.ok(performance.now() - begun > 2_500);
+    });
+  }
+});
