@@ -429,6 +429,11 @@ impl Elections {
         workloads
     }
 
+    /// Makes sure that the store can be used.
+    pub async fn prepare(&self) -> Result<(), BackendError> {
+        self.store.prepare().await
+    }
+
     /// Whether the store answers.
     pub async fn is_well(&self) -> Result<(), BackendError> {
         let nobodys = ElectionName::new("whenleader").expect("a good name");

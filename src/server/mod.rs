@@ -41,11 +41,10 @@ use tokio_rustls::TlsAcceptor;
 
 use self::api::Api;
 use self::elections::Elections;
-use crate::backend::{self, BackendError, StoreOptions, UNSUITABLE, without_password};
+use crate::backend::{self, BackendError, StoreOptions, without_password};
 use crate::campaign::PreparedStore;
 use crate::clock::SystemClock;
 use crate::lease::FailureKind;
-use crate::timing::Timing;
 
 /// So many connections are served at once; more wait until one ends.
 const CONNECTIONS: usize = 1_024;
@@ -54,6 +53,8 @@ const HEAD_TIME: Duration = Duration::from_secs(30);
 const MOST_HEADERS: usize = 64;
 const LONGEST_HEAD: usize = 16 * 1024;
 const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
+/// How long a start waits for the store.
+const START_TIME: Duration = Duration::from_secs(10);
 /// How long requests that are being answered may take when the server stops.
 const STOP_TIME: Duration = Duration::from_secs(5);
 /// After an error of `accept`: too many open files, for one.
@@ -124,8 +125,9 @@ impl Server {
             token: options.token.clone(),
             may_reset: options.may_reset,
         };
-        if let Err(error) = api.elections.is_well().await
-            && (error.kind == FailureKind::Fatal || error.code == UNSUITABLE)
+        // It goes on meanwhile, and whoever checks in waits for it.
+        if let Ok(Err(error)) = timeout(START_TIME, api.elections.prepare()).await
+            && error.kind == FailureKind::Fatal
         {
             api.elections.close().await;
             return Err(ServeError::Store(error));
@@ -173,8 +175,8 @@ impl Server {
 }
 
 fn open(options: &ServerOptions) -> Result<Elections, ServeError> {
-    let timing = Timing::told(options.lease);
-    let limit = timing.renew_interval();
+    // Whoever asks waits a whole lease for the answer.
+    let limit = options.lease * 2 / 3;
     let clock = Arc::new(SystemClock);
     let store_options = StoreOptions {
         connect_timeout: limit,

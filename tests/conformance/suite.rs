@@ -409,7 +409,6 @@ macro_rules! conformance {
             peeking_tells_the_leader_and_takes_no_part,
             what_was_given_up_writes_nothing_later,
             making_sure_of_a_store_leaves_nothing_there,
-            several_candidates_share_a_client_and_a_term_goes_on_through_another,
             closing_ends_all_that_goes_on_for_a_store,
         );
     };
@@ -903,37 +902,6 @@ pub async fn what_was_given_up_writes_nothing_later(store: &impl Fixture) {
         assert_eq!(b.leader(&election).await.as_ref(), Some(&leader));
     }
     assert!(a.win(&election, LONG).await > leader.token);
-}
-
-/// As servers do that hold leases for others.
-pub async fn several_candidates_share_a_client_and_a_term_goes_on_through_another(
-    store: &impl Fixture,
-) {
-    let election = name("leader");
-    let servers = [store.client("one").await, store.client("two").await];
-    let through = |server: usize, owner: &Owner| Client {
-        backend: Arc::clone(&servers[server].backend),
-        owner: owner.clone(),
-    };
-    let (a, b) = (owner("a"), owner("b"));
-    let token = through(0, &a).win(&election, LONG).await;
-    for (renews, asks) in [(0, 0), (1, 0), (0, 1), (1, 1), (0, 0)] {
-        let (leader, _) = denied(through(asks, &b).campaign(&election, LONG).await);
-        assert_eq!(leader, Some(leading(&through(0, &a), token)));
-        let renewed = through(renews, &a).renew(&election, LONG, token).await;
-        assert_eq!(held(renewed), token, "through {renews}");
-    }
-    assert!(!through(1, &b).release(&election, token).await);
-    assert!(through(1, &a).release(&election, token).await);
-    let next = through(0, &b).win(&election, LONG).await;
-    assert!(next > token);
-    for server in [0, 1] {
-        denied(through(server, &a).renew(&election, LONG, token).await);
-        assert!(!through(server, &a).release(&election, token).await);
-        denied(through(server, &a).campaign(&election, LONG).await);
-        let renewed = through(server, &b).renew(&election, LONG, next).await;
-        assert_eq!(held(renewed), next, "through {server}");
-    }
 }
 
 pub async fn making_sure_of_a_store_leaves_nothing_there(store: &impl Fixture) {

@@ -65,6 +65,8 @@ static ATTEMPTS: AtomicU64 = AtomicU64::new(0);
 pub struct MysqlStore {
     link: Link,
     table: String,
+    /// See [`StoreOptions::for_others`].
+    for_others: bool,
 }
 
 pub(super) fn open(
@@ -76,6 +78,7 @@ pub(super) fn open(
     Ok(Arc::new(MysqlStore {
         table: address.table.quoted(),
         link: Link::new(address, options),
+        for_others: options.for_others,
     }))
 }
 
@@ -232,6 +235,7 @@ impl MysqlStore {
                 owner: attempt.owner,
                 token,
                 attempt: number,
+                alone: !self.for_others,
                 duration: attempt.duration,
             };
             let write = match &record {
@@ -280,6 +284,7 @@ impl MysqlStore {
             owner: attempt.owner,
             token,
             attempt: number,
+            alone: !self.for_others,
             duration: attempt.duration,
         };
         let renew = statements::renew(&self.table, &claim);
@@ -450,6 +455,7 @@ impl MysqlStore {
             owner: &owner,
             token: Token::FIRST,
             attempt: 1,
+            alone: true,
             duration: Duration::from_secs(1),
         };
         let next = Token::new(2).expect("a token");

@@ -29,6 +29,8 @@ pub(super) struct Claim<'a> {
     pub token: Token,
     /// The number of the attempt within this process.
     pub attempt: u64,
+    /// All attempts of the owner come from this process.
+    pub alone: bool,
     pub duration: Duration,
 }
 
@@ -83,12 +85,17 @@ pub(super) fn take_over(table: &str, from: &Record, claim: &Claim<'_>) -> String
 /// Of this owner and this term, and of no earlier attempt than the last one that was carried out: one that
 /// comes late must not shorten what a later one has written.
 pub(super) fn renew(table: &str, claim: &Claim<'_>) -> String {
+    let attempt = claim.attempt;
+    let not_overtaken = if claim.alone {
+        format!("attempt <= {attempt}")
+    } else {
+        "TRUE".to_owned()
+    };
     format!(
-        "UPDATE {table} FORCE INDEX (PRIMARY) SET expires_at = {NOW} + {}, attempt = {} WHERE {} AND attempt <= {}",
+        "UPDATE {table} FORCE INDEX (PRIMARY) SET expires_at = {NOW} + {}, attempt = {attempt} WHERE {} AND \
+         {not_overtaken}",
         micros(claim.duration),
-        claim.attempt,
         term(claim.election, claim.owner, claim.token),
-        claim.attempt,
     )
 }
 

@@ -7,7 +7,7 @@ WITH free AS (
   WHERE l.election = $election
     AND (l.expires_at <= clock_timestamp() OR (l.nonce = $nonce AND l.instance = $instance))
     -- An attempt that was overtaken by a later one of the same owner comes too late.
-    AND NOT (l.nonce = $nonce AND l.instance = $instance AND l.attempt >= $attempt)
+    AND NOT (l.nonce = $nonce AND l.instance = $instance AND $late)
     AND l.token BETWEEN 1 AND $last_token - 1
   FOR UPDATE SKIP LOCKED
 ), taken AS (

@@ -60,6 +60,8 @@ pub struct PostgresStore {
     listener: Arc<Listener>,
     /// Numbers what is sent, so that of two attempts of one owner the later one counts.
     attempts: AtomicU64,
+    /// An owner's attempts may come from several processes, each of which has its own numbers.
+    for_others: bool,
     /// Rows that were free each time, and locked: of which term, and since when.
     locked_rows: Mutex<HashMap<ElectionName, (Token, Instant)>>,
 }
@@ -75,6 +77,7 @@ pub(super) fn open(
         listener: Arc::new(Listener::new(Arc::clone(&link))),
         link,
         attempts: AtomicU64::new(0),
+        for_others: options.for_others,
         locked_rows: Mutex::default(),
     }))
 }
@@ -250,6 +253,7 @@ impl PostgresStore {
             .ask(|table| {
                 let number = self.attempts.fetch_add(1, Ordering::Relaxed) + 1;
                 let values = fill(Values::of(table, election)).attempt(number);
+                let values = values.late(!self.for_others);
                 write(template, &values, patience)
             })
             .await?;
@@ -330,6 +334,7 @@ impl PostgresStore {
             values
                 .owner(&owner(nonce))
                 .attempt(attempt)
+                .late(true)
                 .duration(LONGEST_LEASE)
                 .with("token", token)
         };

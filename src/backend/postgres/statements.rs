@@ -46,6 +46,16 @@ impl<'a> Values<'a> {
         self.with("attempt", number.to_string())
     }
 
+    /// Whether an attempt with a smaller number than its owner's last one is refused.
+    pub fn late(self, is_refused: bool) -> Self {
+        let overtaken = if is_refused {
+            self.fill("l.attempt >= $attempt")
+        } else {
+            "FALSE".to_owned()
+        };
+        self.with("late", overtaken)
+    }
+
     pub fn token(self, token: Token) -> Self {
         self.with("token", token.to_string())
     }
