@@ -102,8 +102,10 @@ test("a configuration without a cluster is refused", async () => {
   }
 });
 
-test("LeaderApiCluster answers that it is not in this version", async () => {
-  assert.match(await refusal({ type: "LeaderApiCluster" }), /Cluster.* is not in this version/);
+test("a LeaderApiCluster says what neither it nor its platform tells", async () => {
+  assert.match(await refusal({ type: "LeaderApiCluster" }), /has no KELVIN_LEADER_API_ADDRESS/);
+  const given = { type: "LeaderApiCluster", url: "http://127.0.0.1:1", resource: "orders" };
+  assert.match(await refusal(given), /must be a resource name like krn:app:my-app/);
 });
 
 test("bad values of a KubernetesCluster are refused by name, value and cure", async () => {

@@ -165,8 +165,12 @@ impl Cluster {
 
     fn check_name(&self, election: &ElectionName) -> Result<(), StartError> {
         self.store.backend().check_name(election).map_err(|rule| {
+            let parameter = match self.config.kind {
+                Kind::LeaderApi { .. } => "resource",
+                _ => "leaseName",
+            };
             StartError::Config(format!(
-                "leaseName must {rule} on {}, not {:?}",
+                "{parameter} must {rule} on {}, not {:?}",
                 self.describe(),
                 election.as_str()
             ))
