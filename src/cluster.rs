@@ -23,7 +23,9 @@ use crate::candidate::Rules;
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Config, Kind};
 use crate::identity::{default_instance_id, draw_owner};
-use crate::lease::{ElectionName, FailureKind, InstanceId, Leader, LossReason, Token};
+use crate::lease::{
+    ElectionName, FailureKind, InstanceId, LONGEST_LEASE, Leader, LossReason, Token,
+};
 use crate::locked::locked;
 use crate::random::random_u64;
 use crate::term::Term;
@@ -314,7 +316,8 @@ fn open_backend(config: &Config, clock: &Arc<dyn Clock>) -> Result<Arc<dyn Backe
                 token: token.clone(),
                 base_dir: config.base_dir.clone(),
                 connect_timeout: config.timing.campaign_limit(),
-                request_timeout: config.timing.request_limit(),
+                // Whoever asks gives up earlier, as the lease wants that its answers tell.
+                request_timeout: LONGEST_LEASE,
                 patience: config.timing.patience(),
             };
             leader_api::open(&options)

@@ -87,7 +87,7 @@ pub(super) struct Http {
     /// How long one request may take, with all that is tried again.
     limit: Duration,
     /// See [`StoreOptions::patience`]. Of more than two servers each has a part of it.
-    patience: Duration,
+    patience: Mutex<Duration>,
 }
 
 struct Server {
@@ -133,7 +133,7 @@ impl Http {
             tls,
             connect_timeout: options.connect_timeout,
             limit: options.request_timeout,
-            patience: options.patience.min(options.request_timeout / 2),
+            patience: Mutex::new(options.patience.min(options.request_timeout / 2)),
         })
     }
 
@@ -159,6 +159,11 @@ impl Http {
             Reply::Lines(lines) => Ok(Ok(lines)),
             Reply::Answer(answer) => Ok(Err(answer)),
         }
+    }
+
+    /// Where the timing of elections is not known from the start.
+    pub fn set_patience(&self, patience: Duration) {
+        *locked(&self.patience) = patience.min(self.limit / 2);
     }
 
     /// Closes all connections that nothing waits for.
@@ -198,7 +203,7 @@ impl Http {
         let count = self.servers.len();
         let first = self.preferred.load(Ordering::Relaxed);
         let tries = count.max(2);
-        let patience = 2 * self.patience / u32::try_from(tries).unwrap_or(u32::MAX);
+        let patience = 2 * *locked(&self.patience) / u32::try_from(tries).unwrap_or(u32::MAX);
         let (mut begun, mut outcome, mut asked_before) = (0, None, false);
         let mut running = FuturesUnordered::new();
         loop {

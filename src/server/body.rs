@@ -1,9 +1,11 @@
 //! The bodies of requests. What is needed is read strictly, and a refusal names the field; fields that the
 //! protocol does not know are passed over, as it says.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
-use super::elections::Asker;
+use super::elections::{Asker, Wants};
 use crate::lease::{ElectionName, InstanceId, Owner, Token};
 
 /// Of one request, in a bulk all together.
@@ -96,6 +98,12 @@ fn read(value: &Value, place: &str) -> Result<Asked, Bad> {
             ElectionName::new(name).map_err(|bad| format!("{place} must {}", bad.0))
         })
         .collect::<Result<_, Bad>>()?;
+    if let Some((at, twice)) = first_repeated(&resources) {
+        return Err(format!(
+            "{place}resources[{at}] names {:?} once more",
+            twice.as_str()
+        ));
+    }
     let session = match fields.get("session") {
         None | Some(Value::Null) => None,
         given => {
@@ -113,25 +121,48 @@ fn read(value: &Value, place: &str) -> Result<Asked, Bad> {
                 "{place}token is of one term, so one resource must be named"
             ));
         }
-        Some(_) if session.is_none() => {
-            return Err(format!("{place}token needs a session beside it"));
-        }
         Some(token) => {
             let token = token.as_u64().and_then(Token::new);
             Some(token.ok_or_else(|| format!("{place}token must be a number from 1 to 2^53 - 1"))?)
         }
     };
+    let after = match fields.get("after") {
+        None | Some(Value::Null) => None,
+        Some(_) if session.is_none() || term.is_some() => {
+            return Err(format!(
+                "{place}after is for a session that begins a term: it needs a session, and no token"
+            ));
+        }
+        Some(after) => Some(
+            after
+                .as_u64()
+                .filter(|after| *after <= Token::MAX)
+                .ok_or_else(|| format!("{place}after must be a number from 0 to 2^53 - 1"))?,
+        ),
+    };
+    let wants = match (term, session, after) {
+        (Some(term), ..) => Wants::This(term),
+        (None, None, _) => Wants::Any,
+        (None, Some(_), after) => Wants::After(after.unwrap_or(Token::MAX)),
+    };
     Ok(Asked {
         asker: Asker {
             owner: Owner {
-                nonce: session.map_or_else(|| nonce(id.as_str()), nonce),
+                nonce: nonce(id.as_str(), session),
                 instance: id,
             },
-            term,
-            counts_terms: session.is_some(),
+            wants,
         },
         resources,
     })
+}
+
+fn first_repeated(names: &[ElectionName]) -> Option<(usize, &ElectionName)> {
+    let mut seen = HashSet::new();
+    names
+        .iter()
+        .enumerate()
+        .find(|(_, name)| !seen.insert(*name))
 }
 
 fn text<'a>(value: Option<&'a Value>, place: &str, what: &str) -> Result<&'a str, Bad> {
@@ -158,8 +189,11 @@ fn kind(value: &Value) -> &'static str {
 
 /// The same on every server, and after each start (FNV-1a): it tells sessions apart. Whoever has none is one
 /// with all that check in under its id.
-fn nonce(text: &str) -> u64 {
-    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+fn nonce(id: &str, session: Option<&str>) -> u64 {
+    // No text holds a byte of this kind, so no id is like a session.
+    let (kind, text) = session.map_or((0xfe, id), |session| (0xff, session));
+    let hash = [kind].into_iter().chain(text.bytes());
+    let hash = hash.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
     // Small numbers mean other things.
@@ -219,8 +253,16 @@ mod tests {
                 "session must have 1 to 64 bytes",
             ),
             (
-                r#"{ "id": "a", "resources": ["b"], "token": 5 }"#,
-                "token needs a session",
+                r#"{ "id": "a", "resources": ["b", "c", "b"] }"#,
+                "resources[2] names \"b\" once more",
+            ),
+            (
+                r#"{ "id": "a", "resources": ["b"], "after": 5 }"#,
+                "after is for a session",
+            ),
+            (
+                r#"{ "id": "a", "resources": ["b"], "session": "s", "after": -1 }"#,
+                "after must be a number",
             ),
             (
                 r#"{ "id": "a", "resources": ["b", "c"], "session": "s", "token": 5 }"#,
@@ -279,5 +321,10 @@ mod tests {
         assert_eq!(owner(""), owner(r#", "session": null"#));
         assert_ne!(owner(""), owner(r#", "session": "s""#));
         assert_ne!(owner(r#", "session": "s""#), owner(r#", "session": "t""#));
+        assert_ne!(
+            owner(""),
+            owner(r#", "session": "a""#),
+            "its id is no session"
+        );
     }
 }

@@ -48,10 +48,18 @@ pub(super) struct Elections {
 #[derive(Debug, Clone)]
 pub(super) struct Asker {
     pub owner: Owner,
-    /// The term to renew, and nothing else.
-    pub term: Option<Token>,
-    /// It says which term it renews, so without one it wants a new one. Others want whichever they have.
-    pub counts_terms: bool,
+    pub wants: Wants,
+}
+
+/// Which term it asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wants {
+    /// To renew this one, and nothing else.
+    This(Token),
+    /// Whichever it has, or a new one.
+    Any,
+    /// One with a larger token than this: a new one, unless another copy of the request has begun it.
+    After(u64),
 }
 
 /// What is known of one resource.
@@ -212,21 +220,26 @@ impl Elections {
             store.attempt(&attempt).await
         };
         let term_of = |leader: Option<&Leader>| {
-            let own = leader.filter(|leader| leader.owner == *owner);
-            own.map(|leader| leader.token)
+            let own = leader.filter(|leader| leader.owner == *owner)?.token;
+            let is_wanted = match asker.wants {
+                Wants::After(token) => own.number() > token,
+                _ => true,
+            };
+            is_wanted.then_some(own)
         };
-        let mut term = asker.term;
-        if !asker.counts_terms {
-            if !locked(&known.seen).looked {
-                let leader = store.peek(resource).await?;
-                let mut seen = locked(&known.seen);
-                seen.looked = true;
-                seen.leader = leader;
-            }
-            term = term_of(locked(&known.seen).leader.as_ref());
+        if let Wants::This(term) = asker.wants {
+            let outcome = attempt(Some(term)).await?;
+            return Ok(self.note(owner, resource, known, outcome));
         }
+        if !locked(&known.seen).looked {
+            let leader = store.peek(resource).await?;
+            let mut seen = locked(&known.seen);
+            seen.looked = true;
+            seen.leader = leader;
+        }
+        let term = term_of(locked(&known.seen).leader.as_ref());
         let mut outcome = attempt(term).await?;
-        if !asker.counts_terms && term.is_some() {
+        if term.is_some() {
             // Another server may have begun a later term for it, or its term is over.
             let later = match &outcome {
                 Outcome::Held { .. } => None,
@@ -307,8 +320,8 @@ impl Elections {
         let known = self.resource(resource)?;
         let _turn = known.turn.lock().await;
         self.store.prepare().await?;
-        let token = if asker.term.is_some() {
-            asker.term
+        let token = if let Wants::This(token) = asker.wants {
+            Some(token)
         } else {
             let leader = self.store().peek(resource).await?;
             let own = leader.filter(|leader| leader.owner == asker.owner);

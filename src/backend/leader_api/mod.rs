@@ -11,7 +11,8 @@
 //! the same and ignore it. There, tokens are this process's own, drawn from its clock, and a second process
 //! under the same identity would be told that it leads, too: it cannot be told apart.
 //!
-//! A check-in that is sent twice does no harm: the lease counts from the moment before the first was sent.
+//! A check-in that is sent twice does no harm: the lease counts from the moment before the first was sent, and one
+//! that begins a term says after which token, so that its second copy finds that term begun.
 
 mod answer;
 mod resource;
@@ -19,14 +20,14 @@ mod resource;
 use std::collections::HashMap;
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method};
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use self::answer::{CheckIn, Found};
 pub use self::resource::Workload;
@@ -38,6 +39,7 @@ use super::{
 };
 use crate::lease::{ElectionName, FailureKind, InstanceId, Leader, Outcome, Owner, Token};
 use crate::locked::locked;
+use crate::timing::Timing;
 
 /// What a lease is taken for until a server has told.
 pub const LEASE_UNTIL_TOLD: Duration = Duration::from_secs(5);
@@ -46,6 +48,10 @@ const EXAMPLE: &str = "http://<host>[:<port>]";
 const ELECT: &str = "/leader/elect";
 const STATUS: &str = "/leader/status";
 const RELEASE: &str = "/leader/release";
+/// How long the first look at it may take.
+const LOOK_TIME: Duration = Duration::from_secs(1);
+/// A server that knew no releases may know them later.
+const UNTIL_ASKED_AGAIN: Duration = Duration::from_secs(60);
 /// Whoever is under our identity, and is not us.
 const STRANGER: u64 = 1;
 
@@ -82,7 +88,10 @@ struct LeaderApi {
     headers: HeaderMap,
     told_lease: Mutex<Option<Duration>>,
     terms: Mutex<HashMap<ElectionName, Seen>>,
-    cannot_release: AtomicBool,
+    /// The last term of ours that a server told, and whose it was.
+    own: Mutex<HashMap<ElectionName, (Owner, Token)>>,
+    /// When a server said last that it knows no releases.
+    without_release: Mutex<Option<Instant>>,
 }
 
 /// The term that was seen last of an election whose server counts none.
@@ -139,7 +148,8 @@ pub fn open(options: &LeaderApiOptions) -> Result<Arc<dyn Backend>, BadStore> {
         headers: headers(options.token.as_deref())?,
         told_lease: Mutex::default(),
         terms: Mutex::default(),
-        cannot_release: AtomicBool::new(false),
+        own: Mutex::default(),
+        without_release: Mutex::default(),
     }))
 }
 
@@ -185,11 +195,14 @@ impl Backend for LeaderApi {
         *locked(&self.told_lease)
     }
 
-    /// Only whether it can be reached and lets us in: a check-in would leave a trace.
+    /// Only whether it lets us in: a check-in would leave a trace, and whatever else the status is not good for,
+    /// check-ins may be.
     async fn prepare(&self) -> Result<(), BackendError> {
-        match self.status().await {
-            // There are servers that have nothing but check-ins.
-            Err(error) if error.code != UNSUITABLE => Err(error),
+        let asked = self.ask(Method::GET, STATUS, &Value::Null);
+        match timeout(LOOK_TIME, asked).await {
+            Ok(Ok(answer)) if matches!(answer.status, 401 | 403) => {
+                Err(self.refused(&answer, STATUS))
+            }
             _ => Ok(()),
         }
     }
@@ -199,8 +212,9 @@ impl Backend for LeaderApi {
             election, owner, ..
         } = attempt;
         let mut body = who(owner, election);
-        if let Some(term) = attempt.term {
-            body["token"] = term.number().into();
+        match attempt.term {
+            Some(term) => body["token"] = term.number().into(),
+            None => body["after"] = self.last_of_ours(attempt).into(),
         }
         let answer = self.ask(Method::POST, ELECT, &body).await?;
         if answer.status != 200 {
@@ -210,6 +224,8 @@ impl Backend for LeaderApi {
             BackendError::ambiguous("bad-answer", format!("{}: {why}", self.shown))
         })?;
         *locked(&self.told_lease) = Some(answer.lease);
+        self.http
+            .set_patience(Timing::told(answer.lease).patience());
         let Some(found) = answer.found else {
             return Ok(Outcome::Other {
                 leader: None,
@@ -236,7 +252,8 @@ impl Backend for LeaderApi {
         token: Token,
     ) -> Result<bool, BackendError> {
         // The term is over for us in any case; the lease of a server without releases runs out.
-        if self.cannot_release.load(Ordering::Relaxed) {
+        let told = *locked(&self.without_release);
+        if told.is_some_and(|told| told.elapsed() < UNTIL_ASKED_AGAIN) {
             return Ok(true);
         }
         let mut body = who(owner, election);
@@ -248,11 +265,16 @@ impl Backend for LeaderApi {
                 Ok(body["resources"][0]["released"] != false)
             }
             404 | 405 | 501 => {
-                self.cannot_release.store(true, Ordering::Relaxed);
-                tracing::info!(
-                    store = self.describe(),
-                    "it has no call for a release: the lease of a leader that stops runs out"
-                );
+                // A proxy may have said so, for a moment.
+                if locked(&self.without_release)
+                    .replace(Instant::now())
+                    .is_none()
+                {
+                    tracing::info!(
+                        store = self.describe(),
+                        "it has no call for a release: the lease of a leader that stops runs out"
+                    );
+                }
                 Ok(true)
             }
             _ => Err(self.refused(&answer, RELEASE)),
@@ -370,7 +392,17 @@ impl LeaderApi {
         };
         let leader = None;
         terms.insert(attempt.election.clone(), Seen { leader, token });
+        let own = (attempt.owner.clone(), token);
+        locked(&self.own).insert(attempt.election.clone(), own);
         token
+    }
+
+    /// 0: this owner has had no term.
+    fn last_of_ours(&self, attempt: &Attempt<'_>) -> u64 {
+        let own = locked(&self.own);
+        let last = own.get(attempt.election);
+        let last = last.filter(|(owner, _)| owner == attempt.owner);
+        last.map_or(0, |(_, token)| token.number())
     }
 
     fn leader(&self, election: &ElectionName, found: Found) -> Option<Leader> {
