@@ -1,5 +1,6 @@
 //! Requests to answers: the paths of the protocol and ours beside them, who may ask, and how much.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -7,7 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use http::header::{
-    ALLOW, AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, WWW_AUTHENTICATE,
+    ALLOW, AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HOST, ORIGIN, WWW_AUTHENTICATE,
 };
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
@@ -40,6 +41,8 @@ pub(super) struct Api {
     pub token: Option<String>,
     /// Whether everybody may clear all elections.
     pub may_reset: bool,
+    /// It listens on this machine alone.
+    pub is_private: bool,
 }
 
 /// What can be asked.
@@ -154,13 +157,42 @@ impl Api {
             answer.headers_mut().insert(ALLOW, allowed);
             return Ok(answer);
         }
-        if *call != Call::Health && !self.lets_in(request.headers()) {
+        self.refuse_strange_pages(*call, request.headers())?;
+        if *call != Call::Health && !self.lets_in(*call, request.headers()) {
             return Ok(unauthorized(*call));
         }
         self.call(*call, request).await
     }
 
-    fn lets_in(&self, headers: &HeaderMap) -> bool {
+    /// Browsers let any page on the web send requests to this machine, some with what the user has typed in here
+    /// before. No script of a page has a reason to; the status page has none.
+    fn refuse_strange_pages(&self, call: Call, headers: &HeaderMap) -> Result<(), Refusal> {
+        let text = |name| {
+            headers
+                .get(name)
+                .and_then(|value: &HeaderValue| value.to_str().ok())
+        };
+        let by_script = headers.contains_key(ORIGIN)
+            || !matches!(text("sec-fetch-site"), None | Some("none" | "same-origin"));
+        if by_script && call != Call::Page {
+            return Err(refusal(
+                StatusCode::FORBIDDEN,
+                "cross-origin",
+                "a page in a browser may not ask this server".into(),
+            ));
+        }
+        // A page of a name that leads here is one to the browser.
+        if self.is_private && self.token.is_none() && !text(HOST.as_str()).is_none_or(is_local) {
+            return Err(refusal(
+                StatusCode::FORBIDDEN,
+                "strange-host",
+                "without a token this server is asked by its address, or as localhost".into(),
+            ));
+        }
+        Ok(())
+    }
+
+    fn lets_in(&self, call: Call, headers: &HeaderMap) -> bool {
         let Some(token) = &self.token else {
             return true;
         };
@@ -168,8 +200,9 @@ impl Api {
             let (scheme, rest) = value.to_str().ok()?.split_once(' ')?;
             match &*scheme.to_ascii_lowercase() {
                 "bearer" => Some(rest.trim().as_bytes().to_vec()),
-                // A browser asks for a name and a password: the token is the password.
-                "basic" => {
+                // A browser asks for a name and a password: the token is the password. It sends them again by
+                // itself, so that they open nothing but the page.
+                "basic" if call == Call::Page => {
                     let decoded = BASE64.decode(rest.trim()).ok()?;
                     let colon = decoded.iter().position(|byte| *byte == b':')?;
                     Some(decoded[colon + 1..].to_vec())
@@ -211,7 +244,7 @@ impl Api {
                 json_answer(&json!({ "resources": resources }))
             }
             Call::Status => {
-                let standings = self.elections.status().await?;
+                let standings = self.elections.status().await;
                 let resources: Vec<_> = standings.iter().map(in_status).collect();
                 json_answer(&json!({
                     "lease_duration": Shown(self.elections.lease).to_string(),
@@ -236,6 +269,15 @@ impl Api {
             }
             Call::Health => match self.elections.is_well().await {
                 Ok(()) => json_answer(&json!({ "status": "ok" })),
+                // Where the store is, and what it said, is for those who may ask more.
+                Err(error) if !self.lets_in(Call::Health, request.headers()) => {
+                    let message = "the store does not answer".into();
+                    return Err(refusal(
+                        StatusCode::SERVICE_UNAVAILABLE,
+                        error.code,
+                        message,
+                    ));
+                }
                 Err(error) => return Err(Failed::Store(error).into()),
             },
             Call::Metrics => {
@@ -288,7 +330,7 @@ impl Api {
         let page = Page {
             store: &self.elections.store().describe(),
             lease: self.elections.lease,
-            standings: &self.elections.status().await?,
+            standings: &self.elections.status().await,
             changes: &self.elections.changes(),
             now: SystemTime::now(),
         };
@@ -299,6 +341,15 @@ impl Api {
             .insert("content-security-policy", policy);
         Ok(answer)
     }
+}
+
+/// Whether a `Host` is an address, or this machine's own name.
+fn is_local(host: &str) -> bool {
+    let name = match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => host.split(':').next().unwrap_or_default(),
+    };
+    name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok()
 }
 
 /// What is not known is left out: readers of this protocol take an absent field for absent, and not null.

@@ -23,9 +23,13 @@ use crate::locked::locked;
 /// very end of it, by a clock of their own.
 const MARGIN_DIVISOR: u32 = 20;
 /// So many resources are known at once. Each is a record in the store.
-const RESOURCES: usize = 100_000;
+const RESOURCES: usize = 20_000;
 /// A resource, or a workload, that nobody spoke of for so long is forgotten here. Its record stays.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(60 * 60);
+/// The same of a resource without a leader, where others want its place.
+const PASSED_OVER_AFTER: Duration = Duration::from_secs(60);
+/// What ended is not looked at again and again.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// So many resources of one request are asked for at once.
 const AT_ONCE: usize = 32;
 /// The changes that the status page shows.
@@ -42,6 +46,7 @@ pub(super) struct Elections {
     resources: Mutex<HashMap<ElectionName, Arc<Resource>>>,
     candidates: Mutex<HashMap<InstanceId, Candidate>>,
     changes: Mutex<VecDeque<Change>>,
+    looking: tokio::sync::Mutex<()>,
 }
 
 /// Who checks in.
@@ -79,7 +84,10 @@ struct Seen {
     last_check_in: SystemTime,
     /// Whether this server has looked what the store holds.
     looked: bool,
+    looked_at: Moment,
     asked: Moment,
+    /// Somebody's check-in was answered: it is shown, and kept.
+    answered: bool,
 }
 
 /// Who checked in lately.
@@ -124,6 +132,25 @@ pub(super) enum Failed {
     Store(BackendError),
 }
 
+impl Resource {
+    fn new(now: Moment) -> Self {
+        let wall = SystemTime::now();
+        Self {
+            turn: tokio::sync::Mutex::default(),
+            seen: Mutex::new(Seen {
+                leader: None,
+                until: now,
+                since: wall,
+                last_check_in: wall,
+                looked: false,
+                looked_at: now,
+                asked: now,
+                answered: false,
+            }),
+        }
+    }
+}
+
 impl From<BackendError> for Failed {
     fn from(error: BackendError) -> Self {
         Self::Store(error)
@@ -146,6 +173,7 @@ impl Elections {
             resources: Mutex::default(),
             candidates: Mutex::default(),
             changes: Mutex::default(),
+            looking: tokio::sync::Mutex::default(),
         }
     }
 
@@ -195,6 +223,10 @@ impl Elections {
         });
         let checked = checked.await.unwrap_or_else(|_| Err(self.too_slow()));
         self.metrics.checked_in(begun.elapsed(), &checked);
+        match &checked {
+            Ok(_) => locked(&known.seen).answered = true,
+            Err(_) => self.forget_unanswered(resource),
+        }
         let standing = checked?;
         self.note_candidate(&asker.owner.instance, resource);
         Ok(standing)
@@ -231,7 +263,16 @@ impl Elections {
             let outcome = attempt(Some(term)).await?;
             return Ok(self.note(owner, resource, known, outcome));
         }
-        if !locked(&known.seen).looked {
+        let is_known = {
+            let seen = locked(&known.seen);
+            let by_other = seen
+                .leader
+                .as_ref()
+                .is_some_and(|leader| leader.owner != *owner);
+            // Another server may just have begun a term for another copy of the request.
+            seen.looked && (asker.wants == Wants::Any || by_other)
+        };
+        if !is_known {
             let leader = store.peek(resource).await?;
             let mut seen = locked(&known.seen);
             seen.looked = true;
@@ -317,7 +358,9 @@ impl Elections {
     }
 
     async fn release_one(&self, asker: &Asker, resource: &ElectionName) -> Result<bool, Failed> {
-        let known = self.resource(resource)?;
+        let known = locked(&self.resources).get(resource).cloned();
+        // One that is not known is not kept for this.
+        let known = known.unwrap_or_else(|| Arc::new(Resource::new(self.clock.now())));
         let _turn = known.turn.lock().await;
         self.store.prepare().await?;
         let token = if let Wants::This(token) = asker.wants {
@@ -362,7 +405,8 @@ impl Elections {
 
     /// Everything that this server was asked about, by name. Leases that ended as far as it saw are looked at
     /// again: another server may have renewed them.
-    pub async fn status(&self) -> Result<Vec<Standing>, Failed> {
+    pub async fn status(&self) -> Vec<Standing> {
+        let _one_at_a_time = self.looking.lock().await;
         let mut names = self.names().into_iter();
         let mut running = FuturesUnordered::new();
         let mut standings = Vec::new();
@@ -373,35 +417,43 @@ impl Elections {
                 running.push(self.look(name));
             }
             match running.next().await {
-                Some(standing) => standings.extend(standing?),
+                Some(standing) => standings.extend(standing),
                 None => break,
             }
         }
         standings.sort_by(|a, b| a.resource.cmp(&b.resource));
-        Ok(standings)
+        standings
     }
 
-    async fn look(&self, resource: ElectionName) -> Result<Option<Standing>, Failed> {
-        let Some(known) = locked(&self.resources).get(&resource).cloned() else {
-            return Ok(None);
-        };
+    async fn look(&self, resource: ElectionName) -> Option<Standing> {
+        let known = locked(&self.resources).get(&resource).cloned();
+        let known = known.filter(|known| locked(&known.seen).answered)?;
         let now = self.clock.now();
-        let is_over = locked(&known.seen).until <= now;
-        if is_over {
+        let look_again = {
+            let mut seen = locked(&known.seen);
+            let look = seen.until <= now && now.since(seen.looked_at) >= LOOK_INTERVAL;
+            if look {
+                seen.looked_at = now;
+            }
+            look
+        };
+        if look_again {
             let looked = timeout(self.limit, async {
                 self.store.prepare().await?;
                 self.store().peek(&resource).await
             });
-            let leader = looked.await.unwrap_or_else(|_| Err(self.too_slow()))?;
-            let mut seen = locked(&known.seen);
-            if seen.until <= now && seen.leader != leader {
-                seen.since = SystemTime::now();
-                seen.leader = leader;
+            // One that cannot be looked at is shown as it was seen.
+            if let Ok(Ok(leader)) = looked.await {
+                let mut seen = locked(&known.seen);
+                if seen.until <= now && seen.leader != leader {
+                    seen.since = SystemTime::now();
+                    seen.leader = leader;
+                }
             }
         }
         let seen = locked(&known.seen).clone();
         let remaining = seen.until.since(now);
-        Ok(Some(Standing {
+        Some(Standing {
             resource,
             leads: false,
             valid_for: Duration::ZERO,
@@ -409,7 +461,7 @@ impl Elections {
             leader: seen.leader,
             since: seen.since,
             last_check_in: seen.last_check_in,
-        }))
+        })
     }
 
     /// What is seen at this moment, without asking the store.
@@ -475,26 +527,32 @@ impl Elections {
 
     fn resource(&self, name: &ElectionName) -> Result<Arc<Resource>, Failed> {
         let mut resources = locked(&self.resources);
-        if !resources.contains_key(name) && resources.len() >= RESOURCES {
-            return Err(Failed::TooManyResources);
-        }
         let now = self.clock.now();
-        let resource = resources.entry(name.clone()).or_insert_with(|| {
-            let wall = SystemTime::now();
-            Arc::new(Resource {
-                turn: tokio::sync::Mutex::default(),
-                seen: Mutex::new(Seen {
-                    leader: None,
-                    until: now,
-                    since: wall,
-                    last_check_in: wall,
-                    looked: false,
-                    asked: now,
-                }),
-            })
-        });
+        if !resources.contains_key(name) && resources.len() >= RESOURCES {
+            resources.retain(|_, resource| {
+                let seen = locked(&resource.seen);
+                seen.leader.is_some() || now.since(seen.asked) < PASSED_OVER_AFTER
+            });
+            if resources.len() >= RESOURCES {
+                return Err(Failed::TooManyResources);
+            }
+        }
+        let resource = resources
+            .entry(name.clone())
+            .or_insert_with(|| Arc::new(Resource::new(now)));
         locked(&resource.seen).asked = now;
         Ok(Arc::clone(resource))
+    }
+
+    fn forget_unanswered(&self, name: &ElectionName) {
+        let mut resources = locked(&self.resources);
+        // Nobody else waits for its turn.
+        let is_unused = |resource: &Arc<Resource>| {
+            Arc::strong_count(resource) <= 2 && !locked(&resource.seen).answered
+        };
+        if resources.get(name).is_some_and(is_unused) {
+            resources.remove(name);
+        }
     }
 
     fn note_candidate(&self, id: &InstanceId, resource: &ElectionName) {

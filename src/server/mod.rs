@@ -37,6 +37,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
+use tokio_io_timeout::TimeoutStream;
 use tokio_rustls::TlsAcceptor;
 
 use self::api::Api;
@@ -48,8 +49,13 @@ use crate::lease::FailureKind;
 
 /// So many connections are served at once; more wait until one ends.
 const CONNECTIONS: usize = 1_024;
+/// What is told of a lease. What the store holds is longer, and a day at most.
+const SHORTEST_LEASE: Duration = Duration::from_millis(100);
+const LONGEST_LEASE_TOLD: Duration = Duration::from_secs(22 * 60 * 60);
 /// How long the head of a request may take, or the next request of a connection to come.
-const HEAD_TIME: Duration = Duration::from_secs(30);
+const HEAD_TIME: Duration = Duration::from_secs(15);
+/// How long an answer may wait until some of it is read.
+const WRITE_TIME: Duration = Duration::from_secs(10);
 const MOST_HEADERS: usize = 64;
 const LONGEST_HEAD: usize = 16 * 1024;
 const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
@@ -116,14 +122,14 @@ impl Server {
             ))),
             None => None,
         };
-        if options.lease < Duration::from_millis(100) || options.lease > crate::lease::LONGEST_LEASE
-        {
-            return Err(ServeError::Option("lease", "be 100ms to 24h".into()));
+        if options.lease < SHORTEST_LEASE || options.lease > LONGEST_LEASE_TOLD {
+            return Err(ServeError::Option("lease", "be 100ms to 22h".into()));
         }
-        let api = Api {
+        let mut api = Api {
             elections: open(&options)?,
             token: options.token.clone(),
             may_reset: options.may_reset,
+            is_private: false,
         };
         // It goes on meanwhile, and whoever checks in waits for it.
         if let Ok(Err(error)) = timeout(START_TIME, api.elections.prepare()).await
@@ -145,7 +151,8 @@ impl Server {
         let address = listener
             .local_addr()
             .map_err(|error| ServeError::Listen(error.to_string()))?;
-        if options.token.is_none() && !address.ip().is_loopback() {
+        api.is_private = address.ip().is_loopback();
+        if options.token.is_none() && !api.is_private {
             tracing::warn!(%address, "whoever reaches this address can lead and depose: give the server a token");
         }
         tracing::info!(
@@ -286,7 +293,6 @@ async fn serve(
         .header_read_timeout(HEAD_TIME)
         .max_headers(MOST_HEADERS)
         .max_buf_size(LONGEST_HEAD)
-        .pipeline_flush(true)
         .serve_connection(TokioIo::new(stream), answer);
     if let Err(error) = watcher.watch(connection).await {
         tracing::debug!(%peer, %error, "a connection broke");
@@ -300,6 +306,9 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 async fn encrypted(stream: TcpStream, tls: Option<TlsAcceptor>) -> io::Result<Box<dyn Stream>> {
     // Answers are small, and wait for nothing.
     let _ = stream.set_nodelay(true);
+    let mut stream = TimeoutStream::new(stream);
+    stream.set_write_timeout(Some(WRITE_TIME));
+    let stream = Box::pin(stream);
     Ok(match tls {
         Some(tls) => Box::new(timeout(HANDSHAKE_TIME, tls.accept(stream)).await??),
         None => Box::new(stream),
