@@ -506,6 +506,132 @@ test("a server that is away at the start is found when it is there", async (t) =
   assert.equal(await one.waitUntilLeader(PATIENCE), true);
 });
 
+test("on a slow way a campaign that is sent twice is one, and the term goes on", async (t) => {
+  const server = await ApiServer.start(t, { args: ["--lease", "4s"] });
+  const { createServer, connect } = require("node:net");
+  // Each answer comes more than a second late: longer than an election waits before it asks once more.
+  const slow = createServer((socket) => {
+    const there = connect(server.port, "127.0.0.1");
+    socket.pipe(there);
+    there.on("data", (data) => setTimeout(() => socket.writable && socket.write(data), 1_100));
+    for (const one of [socket, there]) one.on("error", () => {});
+    socket.on("close", () => there.destroy());
+    there.on("close", () => socket.end());
+  });
+  slow.listen(0, "127.0.0.1");
+  await once(slow, "listening");
+  t.after(() => slow.close());
+  const one = election(t, { url: `http://127.0.0.1:${slow.address().port}` });
+  const events = [];
+  one.on("promoted", () => events.push("promoted"));
+  one.on("demoted", () => events.push("demoted"));
+  await one.start();
+  assert.equal(await one.waitUntilLeader(PATIENCE), true);
+  await sleep(6_000);
+  assert.deepEqual(events, ["promoted"]);
+});
+
+test("one lease that was told far too short does not keep it from leading for ever", async (t) => {
+  let lease = "5ms";
+  const stub = await StubApi.start(t, (body, response) =>
+    setTimeout(() => send(response, granted(body, { lease_duration: lease })), 40),
+  );
+  const one = election(t, { url: stub.url });
+  await one.start();
+  await until("some were answered", () => stub.asked.length > 5);
+  await sleep(1_000);
+  const before = stub.asked.length;
+  await sleep(2_000);
+  assert.ok(stub.asked.length - before < 10, "it asks ever more rarely");
+  lease = "2s";
+  assert.equal(await one.waitUntilLeader(PATIENCE), true);
+});
+
+test("whatever its status is worth, a server that answers check-ins is elected with", async (t) => {
+  for (const answer of [
+    (response) => response.writeHead(500).end(),
+    (response) => response.writeHead(400).end("{}"),
+    (response) => response.end("x".repeat(20_000_000)),
+    () => {},
+  ]) {
+    const stub = await StubApi.start(t, (body, response) => send(response, granted(body)));
+    stub.status = answer;
+    const one = election(t, { url: stub.url });
+    await one.start();
+    assert.equal(await one.waitUntilLeader(PATIENCE), true, String(answer));
+    await one.stop();
+    stub.close();
+  }
+});
+
+test("hooks do not overlap, also when it is started again before the last one has ended", async (t) => {
+  const { url } = await ApiServer.start(t, { args: ["--lease", "1s"] });
+  const one = election(t, { url, stopTimeout: 200 });
+  const heard = [];
+  let running = 0;
+  const hook = (name, time) => async () => {
+    running += 1;
+    heard.push(`${name} ${running}`);
+    await sleep(time);
+    running -= 1;
+  };
+  one.onPromoted = hook("promoted", 10);
+  one.onDemoted = hook("demoted", 3_000);
+  await one.start();
+  await one.waitUntilLeader(PATIENCE);
+  await one.stop();
+  await one.start();
+  await until("the second term's hook", () => heard.length === 3);
+  assert.deepEqual(heard, ["promoted 1", "demoted 1", "promoted 1"]);
+});
+
+test("many in one process add no listeners of their own, and all end", async (t) => {
+  const { url } = await ApiServer.start(t);
+  const warnings = [];
+  const warn = (warning) => warnings.push(warning);
+  process.on("warning", warn);
+  t.after(() => process.off("warning", warn));
+  const all = Array.from({ length: 30 }, (_, n) => election(t, { url, resource: `krn:app:${n}` }));
+  await Promise.all(all.map((one) => one.start()));
+  for (const one of all) assert.equal(await one.waitUntilLeader(PATIENCE), true);
+  await Promise.all(all.map((one) => one.stop()));
+  assert.ok(all.every(({ isLeader }) => !isLeader));
+  assert.deepEqual(warnings, []);
+});
+
+test("after this module was loaded anew, the older one leads nothing any more", async (t) => {
+  const server = await ApiServer.start(t, { args: ["--lease", "1s"] });
+  const program = new Program(
+    `const { LeaderElection } = require("whenleader");
+     const options = { url: ${JSON.stringify(server.url)}, resource: "krn:app:x", identity: "krn:wl:e/w", keepAlive: true };
+     (async () => {
+       const old = new LeaderElection(options);
+       old.onDemoted = () => say("demoted");
+       await old.start();
+       await old.waitUntilLeader();
+       for (const file of Object.keys(require.cache)) delete require.cache[file];
+       const { LeaderElection: Newer } = require("whenleader");
+       const newer = new Newer({ ...options, resource: "krn:app:y" });
+       await newer.start();
+       say("newer", await newer.waitUntilLeader(10_000));
+       await new Promise((resolve) => setTimeout(resolve, 500));
+       say("older", old.isLeader, await old.waitUntilLeader(100));
+       say("again", await old.start().then(() => "started", (error) => error.message));
+       await old.stop();
+       await newer.stop();
+       say("ended");
+       process.exit();
+     })();`,
+  );
+  t.after(() => program.kill("SIGKILL"));
+  await program.said("ended");
+  const { lines } = program;
+  assert.ok(lines.includes("demoted") && lines.includes("newer true"), program.stdout);
+  assert.ok(lines.includes("older false false"), program.stdout);
+  assert.match(program.stdout, /again .*loaded anew/);
+  await until("nobody leads", async () => (await server.checkIn("other", "krn:app:x")).leader);
+});
+
 test("several elections in one process, with one server and with two, do not touch each other", async (t) => {
   const servers = [await ApiServer.start(t), await ApiServer.start(t)];
   const all = servers.flatMap(({ url }) =>

@@ -3,6 +3,7 @@
 const assert = require("node:assert/strict");
 const { execFile } = require("node:child_process");
 const fs = require("node:fs");
+const net = require("node:net");
 const path = require("node:path");
 const { test } = require("node:test");
 const { setTimeout: sleep } = require("node:timers/promises");
@@ -17,8 +18,8 @@ const B = "krn:wl:edge/b";
 const X = "krn:app:x";
 
 /** Asks until it is so, for longer than any lease here. */
-async function until(what, so) {
-  for (const end = Date.now() + 15_000; Date.now() < end; await sleep(50)) {
+async function until(what, so, patience = 15_000) {
+  for (const end = Date.now() + patience; Date.now() < end; await sleep(50)) {
     const value = await so();
     if (value) return value;
   }
@@ -124,6 +125,10 @@ test("the workloads are those that checked in, and whether they still do", async
 test("a release ends its own term at once, and no other", async (t) => {
   const server = await ApiServer.start(t);
   const release = async (body) => (await server.post("/leader/release", body)).body.resources;
+  const plain = await server.checkIn("plain", "krn:app:plain");
+  const early = { id: "plain", resources: ["krn:app:plain"], token: plain.token - 1 };
+  assert.equal((await release(early))[0].released, false, "of an earlier term");
+  assert.equal((await release({ ...early, token: plain.token }))[0].released, true);
   const session = "s-1";
   const { token } = await server.checkIn(A, X, { session });
   assert.deepEqual(await release({ id: B, resources: [X] }), [{ resource: X, released: false }]);
@@ -152,6 +157,117 @@ test("two processes under one id are two if they name their sessions", async (t)
   assert.ok(anew.leader && anew.token > first.token, "without a token it wants a new term");
   const old = await server.checkIn(A, X, { session: "1", token: first.token });
   assert.equal(old.leader, false);
+});
+
+test("a campaign of a session that arrives twice begins one term, through two servers as well", async (t) => {
+  const cwd = newFolder();
+  const [one, other] = [await ApiServer.start(t, { cwd }), await ApiServer.start(t, { cwd })];
+  const first = await one.checkIn(A, X, { session: "s", after: 0 });
+  for (const server of [one, other, one]) {
+    const copy = await server.checkIn(A, X, { session: "s", after: 0 });
+    assert.deepEqual([copy.leader, copy.token], [true, first.token]);
+  }
+  const next = await one.checkIn(A, X, { session: "s", after: first.token });
+  assert.ok(next.leader && next.token > first.token, "a new term where the last one was");
+  assert.equal((await one.checkIn(A, X)).leader, false, "its id alone is another candidate");
+});
+
+test("no page in a browser asks, and the token that a browser keeps opens nothing but the page", async (t) => {
+  const server = await ApiServer.start(t, { env: { WHENLEADER_TOKEN: "hunter2" } });
+  const basic = { authorization: `Basic ${Buffer.from("me:hunter2").toString("base64")}` };
+  const bearer = { authorization: "Bearer hunter2" };
+  const body = { id: A, resources: [X] };
+  const refused = await server.post("/leader/elect", body, basic);
+  assert.equal(refused.status, 401);
+  const head = (headers) =>
+    Object.entries(headers)
+      .map(([name, value]) => `${name}: ${value}\r\n`)
+      .join("");
+  const raw = async (path, headers) => {
+    const [method, sent] = path === "/leader/elect" ? ["POST", JSON.stringify(body)] : ["GET", ""];
+    const all = {
+      Host: "127.0.0.1",
+      Connection: "close",
+      "Content-Length": sent.length,
+      ...headers,
+    };
+    const answer = await server.raw(`${method} ${path} HTTP/1.1\r\n${head(all)}\r\n${sent}`);
+    return Number(answer.split(" ")[1]);
+  };
+  for (const strange of [
+    { Origin: "https://evil.example" },
+    { Origin: "null" },
+    { "Sec-Fetch-Site": "cross-site" },
+    { "Sec-Fetch-Site": "same-site" },
+  ]) {
+    assert.equal(
+      await raw("/leader/elect", { ...bearer, ...strange }),
+      403,
+      JSON.stringify(strange),
+    );
+    assert.equal(await raw("/leader/status", { ...bearer, ...strange }), 403);
+  }
+  assert.equal(
+    await raw("/", { ...basic, "Sec-Fetch-Site": "cross-site" }),
+    200,
+    "a link to the page",
+  );
+  assert.equal(await raw("/leader/elect", { ...bearer, "Sec-Fetch-Site": "none" }), 200);
+
+  const open = await ApiServer.start(t);
+  const asked = async (host) =>
+    (
+      await open.raw(`GET /leader/status HTTP/1.1\r\nHost: ${host}\r\nConnection: close\r\n\r\n`)
+    ).split(" ")[1];
+  assert.equal(await asked("evil.example"), "403", "a name that leads here");
+  for (const host of ["127.0.0.1:80", "localhost", "LOCALHOST:8080", "[::1]:80"]) {
+    assert.equal(await asked(host), "200", host);
+  }
+});
+
+test("answers that nobody reads end their connections", async (t) => {
+  const server = await ApiServer.start(t, { args: ["--log", "debug"] });
+  const page = "GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".repeat(1_000);
+  const socket = net
+    .connect(server.port, "127.0.0.1")
+    .on("error", () => {})
+    .pause();
+  t.after(() => socket.destroy());
+  // More than the system's buffers hold.
+  for (let n = 0; n < 100; n++) socket.write(page);
+  await until(
+    "it is given up",
+    () => /a connection broke.*writing/.test(server.program.stderr),
+    40_000,
+  );
+  assert.equal((await server.checkIn(A)).leader, true);
+});
+
+test("nothing is kept of resources that were only released or not answered", async (t) => {
+  const server = await ApiServer.start(t);
+  const resources = Array.from({ length: 1_000 }, (_, n) => `krn:app:${n}`);
+  const { status } = await server.post("/leader/release", { id: A, resources });
+  assert.equal(status, 200);
+  assert.deepEqual((await server.get("/leader/status")).body.resources, []);
+  assert.match((await server.get("/metrics")).text, /^whenleader_elections 0$/m);
+});
+
+test("a log that nobody reads any more ends no server", async (t) => {
+  const server = await ApiServer.start(t, { args: ["--log", "debug"] });
+  server.program.child.stderr.destroy();
+  server.program.child.stdout.destroy();
+  for (let n = 0; n < 20; n++) await server.get("/nothing");
+  assert.equal((await server.checkIn(A)).leader, true);
+});
+
+test("a token that is set and empty is refused", async () => {
+  const env = { ...process.env, WHENLEADER_TOKEN: "" };
+  const failed = await run(process.execPath, [BIN, "serve", "--listen", "0"], {
+    env,
+    cwd: newFolder(),
+  }).catch((error) => error);
+  assert.equal(failed.code, 1);
+  assert.match(failed.stderr, /WHENLEADER_TOKEN is set and empty/);
 });
 
 test("a server that is killed and started again finds every leader, and lets none be followed early", async (t) => {
@@ -256,7 +372,13 @@ test("every bad body gets 400 with a word for programs, and words for people", a
     [{ ...good, resources: [X, " "] }, /resources\[1\] must not/],
     [{ ...good, resources: ["x".repeat(254)] }, /at most 253 bytes/],
     [{ ...good, resources: [":".repeat(200)] }, /be shorter for the embedded store/],
-    [{ ...good, resources: Array(1_001).fill("x") }, /1000 resources, not 1001/],
+    [{ ...good, resources: [X, "y", X] }, /resources\[2\] names "krn:app:x" once more/],
+    [
+      { ...good, resources: Array.from({ length: 1_001 }, (_, n) => `${n}`) },
+      /1000 resources, not 1001/,
+    ],
+    [{ ...good, after: 1 }, /after is for a session/],
+    [{ ...good, session: "s", token: 1, after: 1 }, /after is for a session/],
     [{ ...good, session: 1 }, /session must be/],
     [{ ...good, session: "s", token: "1" }, /token must be a number/],
   ]) {
@@ -319,17 +441,18 @@ test("a body that is too large is refused unread", async (t) => {
   const server = await ApiServer.start(t);
   const { status, body } = await server.post("/leader/elect", " ".repeat(65_537));
   assert.deepEqual([status, body.error.code], [413, "too-large"]);
-  const announced = "POST /leader/elect HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n";
+  const announced =
+    "POST /leader/elect HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 99999999999\r\n\r\n";
   assert.match(await server.raw(announced), /^HTTP\/1\.1 413 /);
   const chunks = `2000\r\n${" ".repeat(8_192)}\r\n`.repeat(9);
-  const chunked = `POST /leader/elect HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n${chunks}`;
+  const chunked = `POST /leader/elect HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n${chunks}`;
   assert.match(await server.raw(chunked), /^HTTP\/1\.1 413 /);
   assert.equal((await server.checkIn(A)).leader, true);
 });
 
 test("a body that does not come is waited for no longer than ten seconds, and holds up nobody", async (t) => {
   const server = await ApiServer.start(t);
-  const slow = 'POST /leader/elect HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{"id":';
+  const slow = 'POST /leader/elect HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 50\r\n\r\n{"id":';
   const begun = performance.now();
   const waiting = Array.from({ length: 20 }, () => server.raw(slow, { time: 25_000 }));
   assert.equal((await server.checkIn(A)).leader, true);
@@ -346,15 +469,15 @@ test("what is no HTTP, and a body that breaks off, end their own connection only
     "\u0016\u0003\u0001\u0002\u0000",
     "GET / HTTP/9.9\r\n\r\n",
     "nonsense\r\n\r\n",
-    `GET / HTTP/1.1\r\nHost: x\r\n${"X-Y: z\r\n".repeat(100)}\r\n`,
-    `GET / HTTP/1.1\r\nHost: x\r\nX: ${"y".repeat(30_000)}\r\n\r\n`,
-    "POST /leader/elect HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n",
-    "POST /leader/elect HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n",
+    `GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n${"X-Y: z\r\n".repeat(100)}\r\n`,
+    `GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX: ${"y".repeat(30_000)}\r\n\r\n`,
+    "POST /leader/elect HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n",
+    "POST /leader/elect HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n",
   ]) {
     const answer = await server.raw(bytes, { end: true });
     assert.match(answer, /^(HTTP\/1\.1 4|$)/, JSON.stringify(bytes.slice(0, 60)));
   }
-  const broken = "POST /leader/elect HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{";
+  const broken = "POST /leader/elect HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 50\r\n\r\n{";
   await server.raw(broken, { end: true });
   assert.equal((await server.checkIn(A)).leader, true);
 });
@@ -363,9 +486,9 @@ test("requests that are sent together are answered in their order", async (t) =>
   const server = await ApiServer.start(t);
   const elect = (id) => {
     const body = JSON.stringify({ id, resources: [X] });
-    return `POST /leader/elect HTTP/1.1\r\nHost: x\r\nContent-Length: ${body.length}\r\n\r\n${body}`;
+    return `POST /leader/elect HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: ${body.length}\r\n\r\n${body}`;
   };
-  const close = "GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+  const close = "GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n";
   const answer = await server.raw(elect(A) + elect(B) + elect(A) + close);
   const leads = [...answer.matchAll(/"leader":(true|false),"request_leader":"([^"]*)"/g)];
   assert.deepEqual(
@@ -469,9 +592,9 @@ test("the metrics count what happened, in the format of Prometheus", async (t) =
 
 test("what is being answered when the server stops is answered", async (t) => {
   const server = await ApiServer.start(t);
-  const half = 'POST /leader/elect HTTP/1.1\r\nHost: x\r\nContent-Length: 44\r\n\r\n{"id":"a",';
+  const half =
+    'POST /leader/elect HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 44\r\n\r\n{"id":"a",';
   const rest = '"resources":["krn:app:x"]}'.padEnd(34);
-  const net = require("node:net");
   const socket = net.connect(server.port, "127.0.0.1");
   let answer = "";
   socket.setEncoding("utf8").on("data", (text) => {
@@ -509,7 +632,9 @@ test("TLS is served with a certificate and its key", async (t) => {
     https.get(options, (response) => resolve(response.resume().statusCode)).on("error", reject);
   });
   assert.equal(status, 200);
-  const plain = await server.raw("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").catch(() => "");
+  const plain = await server
+    .raw("GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+    .catch(() => "");
   assert.doesNotMatch(plain, /HTTP/);
 });
 
@@ -521,7 +646,8 @@ test("bad arguments are refused with what is right", async () => {
     [["serve", "--port", "5"], 2, /--port/],
     [["serve", "--log", "loud"], 2, /--log must be one of silent, error/],
     [["serve", "--lease", "5"], 1, /lease must be a duration like "5s"/],
-    [["serve", "--lease", "1ms"], 1, /lease must be 100ms to 24h/],
+    [["serve", "--lease", "1ms"], 1, /lease must be 100ms to 22h/],
+    [["serve", "--lease", "23h"], 1, /lease must be 100ms to 22h/],
     [["serve", "--lease=-5s"], 1, /lease must be a duration/],
     [["serve", "--store", "mongo://x"], 1, /store must be the URL of a store/],
     [["serve", "--store", "redis://:hunter2@127.0.0.1:x"], 1, /store must/],

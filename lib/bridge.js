@@ -113,8 +113,7 @@ class Bridge {
     } finally {
       endClaim(isKept);
     }
-    if (this.#replaced)
-      throw new Error("whenleader was loaded anew in this thread: the older one starts nothing");
+    this.#refuseIfReplaced();
     if (info === undefined)
       throw new Error("the native side started a cluster, but told nothing of it");
     return info;
@@ -129,6 +128,7 @@ class Bridge {
    * @returns {ElectionSource}
    */
   joinElection(name) {
+    this.#refuseIfReplaced();
     this.#raw.joinElection(name);
     return this.#take(name);
   }
@@ -139,6 +139,7 @@ class Bridge {
    * @param {string} baseDir
    */
   startElection(json, source, baseDir) {
+    this.#refuseIfReplaced();
     const name = this.#raw.startElection(json, source, baseDir);
     return { name, source: this.#take(name) };
   }
@@ -223,6 +224,12 @@ class Bridge {
       },
     };
     return new Client(this.#raw, operations, client, () => endClaim(false));
+  }
+
+  #refuseIfReplaced() {
+    if (this.#replaced) {
+      throw new Error("whenleader was loaded anew in this thread: the older one starts nothing");
+    }
   }
 
   /** The last leader seen is still told when the election is over; nothing can be asked then. */

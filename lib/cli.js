@@ -30,6 +30,8 @@ class UsageError extends Error {}
 
 /** @param {string[]} args */
 async function main(args) {
+  // Whoever reads the log may go away; the elections go on.
+  for (const stream of [process.stdout, process.stderr]) stream.on("error", () => {});
   try {
     const { command, options } = read(args);
     if (command === "help") console.log(HELP);
@@ -113,7 +115,12 @@ async function serve(options) {
 
 /** @param {string | undefined} path */
 function token(path) {
-  if (path === undefined) return process.env.WHENLEADER_TOKEN || undefined;
+  const { WHENLEADER_TOKEN: given } = process.env;
+  // As a secret looks that was not injected: nobody shall serve without one by accident.
+  if (path === undefined && given === "") {
+    throw new Error("WHENLEADER_TOKEN is set and empty: set the token, or unset the variable");
+  }
+  if (path === undefined) return given;
   const text = readFileSync(resolve(path), "utf8").trim();
   if (text === "") throw new Error(`--token-file: ${path} is empty`);
   return text;

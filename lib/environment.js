@@ -776,19 +776,22 @@ class Environment {
   }
 
   /** How a process that may lead ends. @param {ClusterInfo} info */
-  #waysOut(info) {
-    return {
-      releaseNow: () => {
-        try {
-          this.#native.releaseAllNow(info.renewInterval / RELEASE_TRIES);
-        } catch (err) {
-          this.log.warn("the lease could not be released, and runs out by itself", { err });
-        }
-      },
-      stopTimeout: info.stopTimeout,
-      signals: info.signals,
-    };
+  #waysOut({ stopTimeout, signals }) {
+    return { releaseNow: this.#releaseNow, stopTimeout, signals };
   }
+
+  /** Of everything that is held. */
+  #releaseNow = () => {
+    const infos = [...this.#apart.values()].map(({ info }) => info);
+    const { plan = null } = /** @type {{ plan?: Plan }} */ (this.#state);
+    if (plan?.info) infos.push(plan.info);
+    const longest = Math.max(0, ...infos.map(({ renewInterval }) => renewInterval));
+    try {
+      this.#native.releaseAllNow(longest / RELEASE_TRIES);
+    } catch (err) {
+      this.log.warn("the lease could not be released, and runs out by itself", { err });
+    }
+  };
 
   /**
    * Until the cluster stops. Only the main thread hears of signals and of the process's end.
@@ -1058,7 +1061,7 @@ class Environment {
         break;
       case "left":
         if (apart === undefined) this.#stoppedElsewhere(election);
-        else apart.stop();
+        else tell("left");
         break;
       case "leaderChanged":
         // The id of a local leader may have to be made first: only for those who listen.

@@ -79,8 +79,7 @@ class SignalListener {
   /** Lets the signal do what it would have done without us. @param {NodeJS.Signals} signal */
   #finish(signal) {
     this.#unlisten();
-    for (const { releaseNow } of new Set([...(this.#stopping ?? []), ...this.#watches]))
-      releaseNow();
+    releaseAll([...(this.#stopping ?? []), ...this.#watches]);
     process.kill(process.pid, signal);
     // Still here: a process with the number 1 (a container's first) gets no signals by default.
     process.exit(128 + constants.signals[signal]);
@@ -122,14 +121,24 @@ function sharedListener() {
  * @returns {() => void}  takes everything back
  */
 function watchExit({ signals, ...watch }) {
-  const { releaseNow } = watch;
   // Before the application's listeners, which may end the process themselves.
-  process.prependListener("exit", releaseNow);
+  if (exiting.size === 0) process.prependListener("exit", onExit);
+  exiting.add(watch);
   const unlisten = signals ? sharedListener().add(watch) : () => {};
   return () => {
-    process.off("exit", releaseNow);
+    exiting.delete(watch);
+    if (exiting.size === 0) process.off("exit", onExit);
     unlisten();
   };
+}
+
+/** Those of this copy. @type {Set<Watch>} */
+const exiting = new Set();
+const onExit = () => releaseAll([...exiting]);
+
+/** One release may be that of many. @param {Watch[]} watches */
+function releaseAll(watches) {
+  for (const releaseNow of new Set(watches.map((watch) => watch.releaseNow))) releaseNow();
 }
 
 module.exports = { watchExit };

@@ -8,6 +8,7 @@ const { EventEmitter } = require("node:events");
 const { inspect } = require("node:util");
 
 /** @typedef {import("./election.js").Election} Election */
+/** @typedef {import("./registration.js").Registration} Registration */
 /** @typedef {() => unknown} Hook */
 /** @typedef {{ (hook: Hook): Hook, hook: Hook | null }} Slot */
 /** @typedef {{ election: Election, stop: () => Promise<void> }} Running */
@@ -42,6 +43,8 @@ class LeaderElection extends EventEmitter {
   #lastLeader = null;
   /** @type {Set<(leads: boolean) => void>} */
   #waiters = new Set();
+  /** Of the election before: hooks never overlap, whenever it is started again. @type {Registration | null} */
+  #registration = null;
   #promoted = slot("onPromoted");
   #demoted = slot("onDemoted");
 
@@ -174,24 +177,34 @@ class LeaderElection extends EventEmitter {
     const { resource } = this;
     const { Registration, environment } = this.#parts;
     const tell = (/** @type {string} */ event, /** @type {unknown[]} */ ...values) => {
+      if (event === "left") {
+        // Nobody here asked for it: this module was loaded anew.
+        if (this.#running === running) this.stop();
+        return;
+      }
       if (this.#running === running || event === "demoted") this.#tell(event, values);
     };
     const running = environment.startApart(this.#json, SOURCE, info, this.#log, tell);
     this.#running = running;
     const { election } = running;
-    const call = (/** @type {Slot} */ { hook }) => hook?.();
-    election.add(
-      new Registration({
-        fn: () => call(this.#promoted),
-        deregisteredFn: () => call(this.#demoted),
-        onError: (err, which, term) =>
-          this.#log.error(
-            `${which === "fn" ? "onPromoted" : "onDemoted"} failed; the election goes on`,
-            { election: resource, token: term.token, err },
-          ),
-        onEnd: () => {},
-      }),
-    );
+    const before = this.#registration;
+    const registration = new Registration({
+      fn: (term) => {
+        const run = () => (term.isCurrent() ? this.#promoted.hook?.() : undefined);
+        return before === null || before.ended
+          ? this.#promoted.hook?.()
+          : before.whenEnded().then(run);
+      },
+      deregisteredFn: () => this.#demoted.hook?.(),
+      onError: (err, which, term) =>
+        this.#log.error(
+          `${which === "fn" ? "onPromoted" : "onDemoted"} failed; the election goes on`,
+          { election: resource, token: term.token, err },
+        ),
+      onEnd: () => {},
+    });
+    this.#registration = registration;
+    election.add(registration);
   }
 
   /**

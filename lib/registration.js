@@ -41,6 +41,11 @@ class Registration {
     return this.#removed;
   }
 
+  /** It was removed, and its callbacks have ended. */
+  get ended() {
+    return this.#ended;
+  }
+
   /**
    * This instance leads.
    *

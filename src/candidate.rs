@@ -444,7 +444,7 @@ impl Candidate {
             // The answer took so long that it is worth nothing. The lease is ours, so the next
             // campaign begins a new term of it.
             self.failures += 1;
-            self.next = now + self.rules.timing.retry_after(self.failures);
+            self.next = now + self.rules.timing.retry_after_late_grant();
             return;
         }
         self.standing = Standing::Leader(Term {

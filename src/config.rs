@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use self::leader_api::Settings;
+use self::leader_api::{INSTEAD, Settings};
 use crate::backend::leader_api::LEASE_UNTIL_TOLD;
 use crate::backend::without_password;
 use crate::candidate::OnRenewError;
@@ -551,6 +551,10 @@ impl Section {
                 )));
             }
             let known = COMMON.iter().chain(own).copied();
+            let known = known.filter(|key| {
+                self.type_name != "LeaderApiCluster"
+                    || INSTEAD.iter().all(|(other, _)| other != key)
+            });
             return Err(ConfigError::new(format!(
                 "{}.{key} is not known{}; {} takes {}",
                 self.place,

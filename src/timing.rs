@@ -47,6 +47,8 @@ pub const RELEASE_TRIES: u32 = 3;
 const ATTEMPTS_A_TOLD_LEASE: u32 = 3;
 /// Of a told lease, the most that the margin takes: servers lend short ones, too.
 const TOLD_MARGIN_DIVISOR: u32 = 10;
+/// The least that an answer is waited for where leases are told, and the least between failures that go on.
+const TOLD_PATIENCE: Duration = Duration::from_secs(1);
 /// `stallTimeout` in leases unless it is given.
 const STALL_LEASES: u32 = 4;
 
@@ -199,9 +201,14 @@ impl Timing {
 
     /// How long an attempt to get the lease may take. Longer than R, and one request that vanished
     /// would break the promise that a takeover comes within L + R. Of a told lease nothing is promised, and
-    /// what is answered before its end still counts.
-    pub const fn campaign_limit(&self) -> Duration {
-        if self.told { self.lease } else { self.renew }
+    /// what is answered before its end still counts; a lease that
+    /// was told too short must not keep the next answer from being heard.
+    pub fn campaign_limit(&self) -> Duration {
+        if self.told {
+            self.lease.max(TOLD_PATIENCE)
+        } else {
+            self.renew
+        }
     }
 
     /// How long one renewal may take when failures are retried: two fit between R and S.
@@ -228,7 +235,21 @@ impl Timing {
     /// How long to wait after the `failures`th failure in a row, counted from its send.
     pub fn retry_after(&self, failures: u32) -> Duration {
         let halvings = QUICK_RETRIES.saturating_sub(failures.saturating_sub(1));
-        (self.renew / 2_u32.pow(halvings)).max(SHORTEST_GAP)
+        let least = if self.told && failures > QUICK_RETRIES {
+            TOLD_PATIENCE
+        } else {
+            SHORTEST_GAP
+        };
+        (self.renew / 2_u32.pow(halvings)).max(least)
+    }
+
+    /// How long to wait after a grant that came too late to be worth anything.
+    pub fn retry_after_late_grant(&self) -> Duration {
+        if self.told {
+            self.renew.max(TOLD_PATIENCE)
+        } else {
+            self.retry_after(1)
+        }
     }
 
     /// The least time between the sends of two attempts.
@@ -475,6 +496,14 @@ mod tests {
         let timing = Timing::told(ms(5_000));
         assert_eq!(timing.lead_limit(ms(3_000)), ms(2_750));
         assert_eq!(timing.campaign_limit(), ms(5_000));
+        let short = Timing::told(ms(5));
+        assert_eq!(
+            short.campaign_limit(),
+            ms(1_000),
+            "the next answer is heard"
+        );
+        assert_eq!(short.retry_after(1), ms(10));
+        assert_eq!(short.retry_after(4), ms(1_000));
     }
 
     #[test]

@@ -7,16 +7,17 @@ class StubApi {
   /** Every check-in, as it came. */
   asked = [];
 
+  /** Answers to what is asked for the status; else it is not there. @type {((response: http.ServerResponse) => void) | undefined} */
+  status;
+
   /** @param {(body: any, response: http.ServerResponse, request: http.IncomingMessage) => void} answer  to check-ins */
   constructor(answer) {
     this.answer = answer;
     this.server = http.createServer(async (request, response) => {
       let body = "";
       for await (const part of request) body += part;
-      if (request.url !== "/leader/elect") {
-        response.writeHead(404).end();
-        return;
-      }
+      if (request.url === "/leader/status" && this.status) return this.status(response);
+      if (request.url !== "/leader/elect") return response.writeHead(404).end();
       const { headers } = request;
       this.asked.push({ at: performance.now(), body: JSON.parse(body), headers });
       this.answer(JSON.parse(body), response, request);

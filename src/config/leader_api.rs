@@ -1,6 +1,8 @@
 //! Where the parameters of a `LeaderApiCluster` come from: what is given, and else the variables that a platform
 //! with a Leader Election API sets for its workloads.
 
+use serde_json::Value;
+
 use super::{ConfigError, Fault, Kind, Section};
 use crate::backend::leader_api::Workload;
 use crate::lease::{ElectionName, InstanceId};
@@ -14,7 +16,7 @@ const WORKLOAD: &str = "KELVIN_WORKLOAD_NAME";
 const APP: &str = "KELVIN_APP_NAME";
 
 /// What takes the place of parameters that every other type has.
-const INSTEAD: [(&str, &str); 5] = [
+pub(super) const INSTEAD: [(&str, &str); 5] = [
     (
         "leaseName",
         "it is called resource with a Leader Election API",
@@ -54,7 +56,15 @@ impl Settings {
         let url = section.string("url", "a URL like \"http://<host>[:<port>]\"")?;
         let resource = section.string("resource", "a resource name like \"krn:app:my-app\"")?;
         let identity = section.string("identity", "a name that is unique per process")?;
-        let token = section.string("token", "a bearer token")?;
+        let token = match section.values.get("token") {
+            None => None,
+            Some(Value::String(token)) => Some(token.clone()),
+            // It is not shown.
+            Some(_) => {
+                let place = &section.place;
+                return Err(ConfigError::new(format!("{place}.token must be a string")));
+            }
+        };
         let mut environment = Environment::new(env);
         // Whoever names a server of its own need not be on that platform.
         let (own_server, on_platform) = (url.is_some(), environment.has_any(&[CLUSTER, WORKLOAD]));
