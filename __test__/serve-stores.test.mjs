@@ -9,7 +9,9 @@ import { NEEDED, nameOf, STORES } from "./support/stores.mjs";
 const { ApiServer } = apiServer;
 const RESOURCE = "krn:app:x";
 /** Long enough for any store to hold, and short enough to be waited for; an object store takes its time. */
-const leaseOf = (kind) => (kind === "s3" ? 8 : 3);
+const leaseOf = (kind) => ({ s3: 8, etcd: 6 })[kind] ?? 3;
+/** In milliseconds: less than half of it. */
+const shortLeaseOf = (kind) => (kind === "s3" ? 4_000 : (STORES[kind].shortest ?? 500));
 
 const kinds = Object.keys(STORES).filter((kind) => NEEDED.includes(kind) || serverProgram(kind));
 
@@ -48,6 +50,18 @@ describe("whenleader serve", { concurrency: 2 }, () => {
       const b = await first.checkIn("b", RESOURCE);
       assert.ok(b.leader && b.token > a.token);
       assert.equal((await second.checkIn("a", RESOURCE)).leader, false);
+
+      // A server that lends shorter leases, as after a change of --lease, shortens none that was lent.
+      const short = await ApiServer.start(t, {
+        args: ["--store", url, "--lease", `${shortLeaseOf(kind)}ms`],
+      });
+      const before = performance.now();
+      assert.equal((await short.checkIn("b", RESOURCE)).leader, true);
+      while (performance.now() - before < lease * 600) {
+        assert.equal((await short.checkIn("c", RESOURCE)).leader, false, "b was told more before");
+        await sleep(100);
+      }
+      assert.equal((await first.checkIn("b", RESOURCE)).leader, true);
 
       // Whoever does not check in is followed, by either server, and not before its lease has ended.
       const begun = performance.now();

@@ -78,7 +78,7 @@ pub(in crate::backend) fn open(
     clock: Arc<dyn Clock>,
 ) -> Result<Arc<dyn Backend>, BadStore> {
     let items = Items::new(url, options)?;
-    Ok(Arc::new(Observed::new(items, clock)))
+    Ok(Arc::new(Observed::with_options(items, options, clock)))
 }
 
 fn item_of(attributes: &Value) -> Item {

@@ -62,7 +62,7 @@ pub(in crate::backend) fn open(
     clock: Arc<dyn Clock>,
 ) -> Result<Arc<dyn Backend>, BadStore> {
     let objects = Objects::new(url, options)?;
-    Ok(Arc::new(Observed::new(objects, clock)))
+    Ok(Arc::new(Observed::with_options(objects, options, clock)))
 }
 
 impl Objects {

@@ -55,7 +55,7 @@ pub(super) fn open(
         watchers: WatchersByElection::default(),
         told_of_polling: AtomicBool::new(false),
     };
-    Ok(Arc::new(Observed::new(consul, clock)))
+    Ok(Arc::new(Observed::with_options(consul, options, clock)))
 }
 
 #[async_trait]

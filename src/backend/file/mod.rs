@@ -399,6 +399,7 @@ impl Store {
                 self.create(&dir)?;
                 continue;
             };
+            let mut duration = duration;
             let (token, since) = match term {
                 // Somebody deleted what we wrote: another may lead by now, and must be let.
                 Some(_) if self.went_back(election, newest.version) => {
@@ -409,6 +410,9 @@ impl Store {
                 }
                 Some(token) => match &newest.record {
                     Ok(record @ Record::Held(held)) if record.is_term(owner, token) => {
+                        if self.for_others {
+                            duration = duration.max(held.duration);
+                        }
                         (token, held.since)
                     }
                     _ => return Ok(self.denied(election, &newest, duration)),

@@ -86,15 +86,16 @@ pub(super) fn take_over(table: &str, from: &Record, claim: &Claim<'_>) -> String
 /// comes late must not shorten what a later one has written.
 pub(super) fn renew(table: &str, claim: &Claim<'_>) -> String {
     let attempt = claim.attempt;
-    let not_overtaken = if claim.alone {
-        format!("attempt <= {attempt}")
+    let until = format!("{NOW} + {}", micros(claim.duration));
+    let (until, not_overtaken) = if claim.alone {
+        (until, format!("attempt <= {attempt}"))
     } else {
-        "TRUE".to_owned()
+        // Other processes have numbers of their own, and what they wrote is not shortened.
+        (format!("GREATEST(expires_at, {until})"), "TRUE".to_owned())
     };
     format!(
-        "UPDATE {table} FORCE INDEX (PRIMARY) SET expires_at = {NOW} + {}, attempt = {attempt} WHERE {} AND \
+        "UPDATE {table} FORCE INDEX (PRIMARY) SET expires_at = {until}, attempt = {attempt} WHERE {} AND \
          {not_overtaken}",
-        micros(claim.duration),
         term(claim.election, claim.owner, claim.token),
     )
 }

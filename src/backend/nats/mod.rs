@@ -60,7 +60,7 @@ pub(super) fn open(
         },
         watchers: Arc::default(),
     };
-    Ok(Arc::new(Observed::new(nats, clock)))
+    Ok(Arc::new(Observed::with_options(nats, options, clock)))
 }
 
 #[async_trait]

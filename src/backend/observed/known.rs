@@ -209,6 +209,12 @@ impl<Entry: Clone> Known<Entry> {
         (decision == Decision::Release).then(|| latest.entry.clone())
     }
 
+    /// How long the holder's lease lasts, by the latest news.
+    pub fn lasts(&self) -> Option<Duration> {
+        let holder = self.latest.as_ref()?.record.holder.as_ref()?;
+        self.duration_of(holder)
+    }
+
     pub fn remaining(&self, now: Moment) -> Option<Duration> {
         self.observation.remaining(now)
     }

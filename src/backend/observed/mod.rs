@@ -26,7 +26,7 @@ use async_trait::async_trait;
 pub(super) use self::document::Document;
 use self::known::{Known, Plan, Seen};
 pub(super) use self::values::{Kept, Values};
-use super::{Attempt, Backend, BackendError, Capabilities, Hints, Watch};
+use super::{Attempt, Backend, BackendError, Capabilities, Hints, StoreOptions, Watch};
 use crate::clock::{Clock, Moment};
 use crate::lease::{ElectionName, Hint, LONGEST_LEASE, Leader, Outcome, Owner, Token};
 use crate::locked::locked;
@@ -183,6 +183,8 @@ pub(super) trait ObservedStore: Records {
 pub(super) struct Observed<R: Records> {
     pub records: R,
     clock: Arc<dyn Clock>,
+    /// A renewal does not make a lease shorter: see [`StoreOptions::for_others`].
+    keeps_longer: bool,
     elections: Mutex<Elections<R::Entry>>,
 }
 
@@ -191,7 +193,15 @@ impl<R: Records> Observed<R> {
         Self {
             records,
             clock,
+            keeps_longer: false,
             elections: Mutex::new(Elections::new()),
+        }
+    }
+
+    pub fn with_options(records: R, options: &StoreOptions, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            keeps_longer: options.for_others,
+            ..Self::new(records, clock)
         }
     }
 
@@ -236,6 +246,12 @@ impl<R: Records> Observed<R> {
                     (self.write(election, &over, change).await?, token)
                 }
                 Plan::Renew(over, token) => {
+                    let before = if self.keeps_longer {
+                        self.with(election, |known, _| known.lasts())
+                    } else {
+                        None
+                    };
+                    let duration = before.map_or(duration, |before| duration.max(before));
                     let change = Change::Renew { duration };
                     let written = self.write(election, &over, change).await?;
                     if let Noted::Made = written {

@@ -38,7 +38,7 @@ use self::address::Address;
 use self::failure::{Advice as _, BUSY, NO_TABLE, READ_ONLY, Stage};
 use self::link::{ASK_AGAIN, Answer, Link};
 use self::listener::Listener;
-use self::statements::{Row, Said, State, Values, read, write};
+use self::statements::{Row, Said, State, Values, ordered, read, write};
 use super::{Attempt, Backend, BackendError, BadStore, Capabilities, Hints, StoreOptions, Watch};
 use crate::clock::Clock;
 use crate::lease::{ElectionName, InstanceId, LONGEST_LEASE, Leader, Outcome, Owner, Token};
@@ -249,12 +249,12 @@ impl PostgresStore {
         fill: impl Fn(Values<'static>) -> Values<'static>,
     ) -> Result<(Said, bool), BackendError> {
         let patience = self.link.request_timeout;
+        let template = ordered(template, !self.for_others);
         let answer = self
             .ask(|table| {
                 let number = self.attempts.fetch_add(1, Ordering::Relaxed) + 1;
                 let values = fill(Values::of(table, election)).attempt(number);
-                let values = values.late(!self.for_others);
-                write(template, &values, patience)
+                write(&template, &values, patience)
             })
             .await?;
         Ok((Said::read(&answer.rows), answer.maybe_twice))
@@ -334,7 +334,6 @@ impl PostgresStore {
             values
                 .owner(&owner(nonce))
                 .attempt(attempt)
-                .late(true)
                 .duration(LONGEST_LEASE)
                 .with("token", token)
         };
@@ -349,7 +348,7 @@ impl PostgresStore {
         for (template, values, _) in &steps {
             text = format!(
                 "{text}; {}",
-                write(template, values, self.link.request_timeout)
+                write(&ordered(template, true), values, self.link.request_timeout)
             );
         }
         text.push_str("; ROLLBACK");

@@ -46,16 +46,6 @@ impl<'a> Values<'a> {
         self.with("attempt", number.to_string())
     }
 
-    /// Whether an attempt with a smaller number than its owner's last one is refused.
-    pub fn late(self, is_refused: bool) -> Self {
-        let overtaken = if is_refused {
-            self.fill("l.attempt >= $attempt")
-        } else {
-            "FALSE".to_owned()
-        };
-        self.with("late", overtaken)
-    }
-
     pub fn token(self, token: Token) -> Self {
         self.with("token", token.to_string())
     }
@@ -118,6 +108,20 @@ pub(super) fn write(template: &str, values: &Values<'_>, patience: Duration) -> 
         without_comments(&values.fill(template)),
         patience.as_millis().clamp(1, 1_000_000_000)
     )
+}
+
+/// Of an owner whose attempts come from this process alone, the later ones count. Those of several processes have
+/// numbers of their own: none is refused for its number, and none shortens what another one wrote.
+pub(super) fn ordered(template: &str, alone: bool) -> String {
+    let until = "clock_timestamp() + $duration";
+    let (late, renewed) = if alone {
+        ("l.attempt >= $attempt", until.to_owned())
+    } else {
+        ("FALSE", format!("greatest(l.expires_at, {until})"))
+    };
+    template
+        .replace("$late", late)
+        .replace("$renewed", &renewed)
 }
 
 /// A statement that reads.

@@ -42,6 +42,8 @@ pub struct RedisStore {
     listener: Arc<Listener>,
     scripts: Scripts,
     min_replicas: Option<u32>,
+    /// See [`StoreOptions::for_others`].
+    for_others: bool,
 }
 
 #[derive(Debug)]
@@ -69,6 +71,7 @@ pub(super) fn open(
             probe: Script::new(include_str!("probe.lua")),
         },
         min_replicas: options.min_replicas,
+        for_others: options.for_others,
     }))
 }
 
@@ -127,7 +130,8 @@ impl Backend for RedisStore {
                 attempt
                     .term
                     .map_or_else(|| millis(LONGEST_LEASE), Token::number),
-            );
+            )
+            .arg(if self.for_others { "no" } else { "yes" });
 
         let answer = match attempt.term {
             Some(_) => self.link.run_on(&invocation).await,
