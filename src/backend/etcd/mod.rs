@@ -67,6 +67,8 @@ pub struct EtcdStore {
     /// Leases that may exist and that nobody needs.
     strays: Mutex<Vec<(i64, Arrival)>>,
     told_of_long_leases: AtomicBool,
+    /// See [`StoreOptions::for_others`].
+    for_others: bool,
 }
 
 /// A term and its lease.
@@ -91,6 +93,7 @@ pub(super) fn open(
         terms: Mutex::default(),
         strays: Mutex::default(),
         told_of_long_leases: AtomicBool::new(false),
+        for_others: options.for_others,
     }))
 }
 
@@ -350,6 +353,10 @@ impl EtcdStore {
             let old = entry.lease;
             let mut lease = match grant.take() {
                 Some(lease) => lease,
+                None if self.for_others => {
+                    let before = Duration::from_secs(record.seconds);
+                    self.grant(attempt.duration.max(before)).await?
+                }
                 None => self.grant(attempt.duration).await?,
             };
             // Without an answer, the record of a living term may hang on it. It is left to its end then.
