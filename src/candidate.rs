@@ -198,9 +198,10 @@ enum Standing {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Term {
     token: Token,
-    /// The send of the last success.
-    anchor: Anchor,
     deadline: Moment,
+    /// When its work must have ended. As the deadline, it follows from the send of the last success and from
+    /// what was granted then: the leases that are told later may be longer.
+    overrun: Moment,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -447,10 +448,11 @@ impl Candidate {
             self.next = now + self.rules.timing.retry_after_late_grant();
             return;
         }
+        let overrun = anchor.plus(self.rules.timing.overrun_after(valid_for));
         self.standing = Standing::Leader(Term {
             token,
-            anchor,
             deadline,
+            overrun,
         });
         self.next = anchor.plus(self.next_renewal());
         out.push(Output::Promoted { token });
@@ -466,11 +468,12 @@ impl Candidate {
 
     fn renewed(&mut self, anchor: Anchor, valid_for: Duration) {
         let timing = &self.rules.timing;
+        let overrun = anchor.plus(timing.overrun_after(valid_for));
         if let Standing::Leader(term) = &mut self.standing {
-            term.anchor = anchor;
             term.deadline = anchor.plus(timing.lead_limit(valid_for));
+            term.overrun = overrun;
         } else if let Some(unsettled) = &mut self.unsettled {
-            unsettled.overrun = anchor.plus(timing.overrun_after());
+            unsettled.overrun = overrun;
         }
         self.next = anchor.plus(self.next_renewal());
     }
@@ -569,11 +572,9 @@ impl Candidate {
             reason,
         });
         // A process that slept through its deadline hears of it late: its callbacks get their chance.
-        let overrun = term.anchor.plus(self.rules.timing.overrun_after());
-        let overrun = overrun.max(now + self.rules.timing.shortest_notice());
         Some(Unsettled {
             token: term.token,
-            overrun,
+            overrun: term.overrun.max(now + self.rules.timing.shortest_notice()),
         })
     }
 

@@ -295,9 +295,9 @@ impl Timing {
         self.lease * LEASES_BETWEEN_CHECKS
     }
 
-    /// How long after the anchor a lost instance's work must have ended.
-    pub fn overrun_after(&self) -> Duration {
-        self.latest_stop(self.lease)
+    /// How long after the anchor a lost instance's work must have ended, if it was granted for `valid_for`.
+    pub fn overrun_after(&self, valid_for: Duration) -> Duration {
+        self.latest_stop(self.lease.min(valid_for))
     }
 
     /// The least time that callbacks have from the moment that they hear of the end of their term.

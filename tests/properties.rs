@@ -83,7 +83,7 @@ proptest! {
         let two = timing.retried_renewal_limit() * 2;
         prop_assert!(renew + two <= timing.lead_limit(timing.lease()));
         prop_assert!(!timing.retried_renewal_limit().is_zero());
-        prop_assert!(timing.lead_limit(timing.lease()) <= timing.overrun_after());
+        prop_assert!(timing.lead_limit(timing.lease()) <= timing.overrun_after(timing.lease()));
         prop_assert!(timing.drift_allowed() > 0.0);
     }
 

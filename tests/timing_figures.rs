@@ -35,7 +35,7 @@ fn the_deadlines_of_an_election_are_those_that_the_virtual_clock_has() {
         for (failures, figure) in (1..).zip(row["retryAfter"].as_array().unwrap()) {
             is(figure, timing.retry_after(failures));
         }
-        is(&row["overrunAfter"], timing.overrun_after());
+        is(&row["overrunAfter"], timing.overrun_after(timing.lease()));
         is(&row["shortestNotice"], timing.shortest_notice());
         is(&row["defaultPause"], timing.default_pause());
         is(&row["defaultStopTimeout"], timing.default_stop_timeout());
