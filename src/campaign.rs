@@ -208,6 +208,8 @@ impl Campaign {
             let wake = driver.candidate.wake_at();
             let input = tokio::select! {
                 answer = next_answer(&mut driver.in_flight) => {
+                    // First: what is told may already send the next one.
+                    driver.in_flight = None;
                     driver.hear_lease(self.clock.now());
                     driver.answer(answer)
                 }
@@ -406,7 +408,6 @@ impl Driver<'_> {
     }
 
     fn answer(&mut self, (request, result): (RequestId, Result<Answer, BackendError>)) -> Input {
-        self.in_flight = None;
         let answer = match result {
             Ok(answer) => {
                 self.last_error = None;

@@ -782,7 +782,7 @@ impl Candidate {
                 };
                 (Op::Release(token), timing.release_limit())
             }
-            Standing::Yielding { token, .. } => (Op::Renew(*token), timing.campaign_limit()),
+            Standing::Yielding { token, .. } => (Op::Renew(*token), timing.keeping_limit()),
             Standing::Releasing { token, tries, .. } => {
                 *tries += 1;
                 (Op::Release(*token), timing.release_limit())

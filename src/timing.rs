@@ -216,6 +216,16 @@ impl Timing {
         self.lead_limit.saturating_sub(self.renew) / 2
     }
 
+    /// How long one renewal of a lease may take that is kept for callbacks. A campaign's limit, unless that is a
+    /// whole lease: one that vanished would be given up when the lease is over.
+    pub fn keeping_limit(&self) -> Duration {
+        if self.told {
+            self.retried_renewal_limit()
+        } else {
+            self.campaign_limit()
+        }
+    }
+
     /// The longest that any request of an election may take: a renewal may wait until the deadline.
     pub fn request_limit(&self) -> Duration {
         self.renew.max(self.lead_limit.saturating_sub(self.renew))

@@ -54,9 +54,22 @@ struct Scripted {
     prepared: AtomicUsize,
     watches: AtomicUsize,
     notifies: bool,
+    /// It lends leases of this length, whatever is asked, and tells it with each answer.
+    lends: Mutex<Option<Duration>>,
+    told: Mutex<Option<Duration>>,
 }
 
 impl Scripted {
+    fn lending(lease: Duration) -> Arc<Self> {
+        let store = Self::default();
+        store.lend(lease);
+        Arc::new(store)
+    }
+
+    fn lend(&self, lease: Duration) {
+        *self.lends.lock().unwrap() = Some(lease);
+    }
+
     fn then(&self, acts: &[Act]) {
         self.script.lock().unwrap().extend(acts);
     }
@@ -121,6 +134,10 @@ impl Backend for Scripted {
         "a scripted store".into()
     }
 
+    fn told_lease(&self) -> Option<Duration> {
+        *self.told.lock().unwrap()
+    }
+
     async fn prepare(&self) -> Result<(), BackendError> {
         sleep(self.prepare_takes).await;
         self.prepared.fetch_add(1, Ordering::SeqCst);
@@ -136,6 +153,8 @@ impl Backend for Scripted {
         self.attempts.fetch_add(1, Ordering::SeqCst);
         let silent = matches!(self.script.lock().unwrap().front(), Some(Act::Silence));
         self.act().await?;
+        let lends = *self.lends.lock().unwrap();
+        let duration = lends.unwrap_or(attempt.duration);
         let outcome = {
             let mut record = self.record.lock().unwrap();
             let now = Instant::now();
@@ -144,10 +163,10 @@ impl Backend for Scripted {
                 (Some((owner, token, _)), Some(term))
                     if owner == *attempt.owner && token == term =>
                 {
-                    record.owner = Some((owner, token, now + attempt.duration));
+                    record.owner = Some((owner, token, now + duration));
                     Outcome::Held {
                         token,
-                        valid_for: attempt.duration,
+                        valid_for: duration,
                     }
                 }
                 (Some((owner, token, until)), _) if owner != *attempt.owner => Outcome::Other {
@@ -161,10 +180,10 @@ impl Backend for Scripted {
                 (_, None) => {
                     record.last += 1;
                     let token = Token::new(record.last).unwrap();
-                    record.owner = Some((attempt.owner.clone(), token, now + attempt.duration));
+                    record.owner = Some((attempt.owner.clone(), token, now + duration));
                     Outcome::Held {
                         token,
-                        valid_for: attempt.duration,
+                        valid_for: duration,
                     }
                 }
             }
@@ -172,6 +191,7 @@ impl Backend for Scripted {
         if silent {
             std::future::pending::<()>().await;
         }
+        *self.told.lock().unwrap() = lends;
         Ok(outcome)
     }
 
@@ -213,11 +233,29 @@ impl Backend for Scripted {
 
 /// tokio's clock, which a test can pause.
 #[derive(Debug)]
-struct PausedClock(Instant);
+struct PausedClock {
+    since: Instant,
+    /// What timers did not count.
+    slept: Mutex<Duration>,
+}
+
+impl PausedClock {
+    fn new() -> Self {
+        Self {
+            since: Instant::now(),
+            slept: Mutex::default(),
+        }
+    }
+
+    /// The machine was suspended, and no timer knows of it yet.
+    fn sleep(&self, duration: Duration) {
+        *self.slept.lock().unwrap() += duration;
+    }
+}
 
 impl Clock for PausedClock {
     fn now(&self) -> Moment {
-        Moment::from_nanos(1) + self.0.elapsed()
+        Moment::from_nanos(1) + self.since.elapsed() + *self.slept.lock().unwrap()
     }
 }
 
@@ -240,9 +278,14 @@ fn owner(name: &str, nonce: u64) -> Owner {
 }
 
 fn start(store: &Arc<Scripted>, on_renew_error: OnRenewError) -> Running {
+    let timing = Timing::new(LEASE, RENEW, None).unwrap();
+    start_with(store, on_renew_error, timing)
+}
+
+fn start_with(store: &Arc<Scripted>, on_renew_error: OnRenewError, timing: Timing) -> Running {
     let (commands, receiver) = mpsc::unbounded_channel();
     let (tell, events) = mpsc::unbounded_channel();
-    let clock = Arc::new(PausedClock(Instant::now()));
+    let clock = Arc::new(PausedClock::new());
     let woken = watch::channel(0).0;
     let campaign = Campaign {
         election: ElectionName::new("leader").unwrap(),
@@ -252,7 +295,7 @@ fn start(store: &Arc<Scripted>, on_renew_error: OnRenewError) -> Running {
         woken: woken.subscribe(),
     };
     let rules = Rules {
-        timing: Timing::new(LEASE, RENEW, None).unwrap(),
+        timing,
         on_renew_error,
         takes_part: true,
         stop_timeout: LEASE,
@@ -635,6 +678,66 @@ async fn a_wake_after_a_suspension_only_looks_at_the_clock() {
     run.woken.send_modify(|count| *count += 1);
     sleep(Duration::from_millis(1)).await;
     assert!(run.leads(&term));
+}
+
+/// What a lease is taken for until a server has told.
+const UNTIL_TOLD: Duration = Duration::from_secs(5);
+
+#[tokio::test(start_paused = true)]
+async fn where_the_server_tells_its_leases_the_pace_follows_whatever_it_tells() {
+    let store = Scripted::lending(Duration::from_secs(60));
+    let mut run = start_with(&store, OnRenewError::Retry, Timing::told(UNTIL_TOLD));
+    let term = run.promoted().await;
+    let mut asked = 1;
+    // The least and the most in ten minutes: every third of a lease, or a fifth more or less.
+    for (lease, least, most) in [(60_000, 24, 38), (1_500, 999, 1_501), (15_000, 99, 151)] {
+        store.lend(Duration::from_millis(lease));
+        sleep(Duration::from_secs(25)).await; // Until it is told.
+        let before = store.attempts.load(Ordering::SeqCst);
+        assert!(before > asked);
+        sleep(Duration::from_secs(600)).await;
+        asked = store.attempts.load(Ordering::SeqCst);
+        let asked = asked - before;
+        assert!((least..=most).contains(&asked), "{lease} ms: {asked}");
+        assert!(run.leads(&term));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_told_too_late_takes_no_request_away() {
+    let store = Scripted::lending(UNTIL_TOLD);
+    let mut run = start_with(&store, OnRenewError::Retry, Timing::told(UNTIL_TOLD));
+    let first = run.promoted().await;
+    store.lend(2 * UNTIL_TOLD);
+    store.then(&[Act::AnswerAfter(Duration::from_secs(1))]);
+    while store.attempts.load(Ordering::SeqCst) < 2 {
+        sleep(Duration::from_millis(10)).await;
+    }
+    run.clock.sleep(UNTIL_TOLD);
+    assert_eq!(run.demoted().await.0, first.token());
+    let demoted = Instant::now();
+    let next = run.promoted().await;
+    assert!(next.token() > first.token());
+    assert!(
+        near(demoted.elapsed(), Duration::ZERO),
+        "{:?}",
+        demoted.elapsed()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_kept_for_callbacks_outlives_a_lost_renewal_also_where_it_is_told() {
+    let store = Scripted::lending(UNTIL_TOLD);
+    let mut run = start_with(&store, OnRenewError::Retry, Timing::told(UNTIL_TOLD));
+    run.promoted().await;
+    store.then(&[Act::AnswerAfter(20 * LEASE)]); // It is given up before, and not applied.
+    run.command(Command::Stop);
+    run.demoted().await;
+    for _ in 0..10 {
+        sleep(Duration::from_secs(1)).await;
+        let until = store.record.lock().unwrap().owner.as_ref().unwrap().2;
+        assert!(until > Instant::now(), "somebody else may lead already");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -88,6 +88,23 @@ proptest! {
     }
 
     #[test]
+    fn attempts_for_a_told_lease_fit_into_it_and_it_keeps_its_margin(
+        lease in 100_u64..=24 * 3_600_000, granted in millis(),
+    ) {
+        let lease = ms(lease);
+        let timing = Timing::told(lease);
+        let margin = |lease: Duration| margin(lease).min(lease / 10);
+        let limit = timing.lead_limit(ms(granted));
+        prop_assert!(limit <= lease.saturating_sub(margin(lease)));
+        prop_assert!(limit <= ms(granted).saturating_sub(margin(ms(granted))));
+        prop_assert!(limit <= timing.overrun_after(ms(granted)));
+        // When the latest renewal was lost, there is time for another one.
+        let latest = timing.next_renewal(Jitter::from_bits(u16::MAX));
+        prop_assert!(latest + timing.keeping_limit() * 3 / 2 <= lease);
+        prop_assert!(timing.release_limit() * 3 <= timing.renew_interval());
+    }
+
+    #[test]
     fn waits_grow_with_failures_and_never_exceed_the_interval(
         timing in good_timing(), failures in 1..u32::MAX, jitter in any::<u16>(),
         remaining in prop::option::of(millis()),
