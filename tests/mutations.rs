@@ -36,6 +36,8 @@ const CLOCKS: &str = "tests/simulation/clocks.rs";
 const WORLD: &str = "tests/simulation/world.rs";
 
 const BOUND: &[&str] = &["--class", "bound"];
+const TOLD: &[&str] = &["--told"];
+const TOLD_BOUND: &[&str] = &["--told", "--class", "bound"];
 
 const MUTANTS: &[Mutant] = &[
     // ---- what a leader trusts ----
@@ -62,7 +64,7 @@ const MUTANTS: &[Mutant] = &[
         hints: &[],
         edits: &[(
             TIMING,
-            "self.lead_limit.min(latest_stop(valid_for))",
+            "self.lead_limit.min(self.latest_stop(valid_for))",
             "self.lease.min(valid_for)",
         )],
     },
@@ -71,7 +73,7 @@ const MUTANTS: &[Mutant] = &[
         hints: &[],
         edits: &[(
             TIMING,
-            "self.lead_limit.min(latest_stop(valid_for))",
+            "self.lead_limit.min(self.latest_stop(valid_for))",
             "self.lead_limit.max(valid_for / 100)",
         )],
     },
@@ -150,6 +152,90 @@ const MUTANTS: &[Mutant] = &[
             "READS_WALL_CLOCK: bool = true",
         )],
     },
+    // ---- leases that the server tells ----
+    Mutant {
+        name: "a told lease is ignored",
+        hints: TOLD,
+        edits: &[(
+            CANDIDATE,
+            "Input::LeaseTold(lease) => self.rules.timing = Timing::told(lease),",
+            "Input::LeaseTold(_) => {}",
+        )],
+    },
+    Mutant {
+        name: "a told lease counts only after the answer that told it",
+        hints: TOLD,
+        edits: &[(
+            WORLD,
+            "        if let Some(lease) = told {
+            self.tell(index, Input::LeaseTold(lease));
+        }
+        self.tell(index, Input::Answer { request, answer });",
+            "        self.tell(index, Input::Answer { request, answer });
+        if let Some(lease) = told {
+            self.tell(index, Input::LeaseTold(lease));
+        }",
+        )],
+    },
+    Mutant {
+        name: "a told lease is trusted to its end",
+        hints: TOLD_BOUND,
+        edits: &[(
+            TIMING,
+            "latest_stop(lease).max(lease.saturating_sub(lease / TOLD_MARGIN_DIVISOR))",
+            "lease",
+        )],
+    },
+    Mutant {
+        name: "half the margin for short told leases",
+        hints: TOLD_BOUND,
+        edits: &[(
+            TIMING,
+            "TOLD_MARGIN_DIVISOR: u32 = 10",
+            "TOLD_MARGIN_DIVISOR: u32 = 20",
+        )],
+    },
+    Mutant {
+        name: "a told lease is trusted instead of the one that was granted",
+        hints: TOLD,
+        edits: &[(
+            TIMING,
+            "self.lead_limit.min(self.latest_stop(valid_for))",
+            "if self.told { self.lead_limit } else { self.lead_limit.min(latest_stop(valid_for)) }",
+        )],
+    },
+    Mutant {
+        name: "a told lease moves the deadline of the running term",
+        hints: TOLD,
+        edits: &[
+            (
+                CANDIDATE,
+                "Input::LeaseTold(lease) => self.rules.timing = Timing::told(lease),",
+                "Input::LeaseTold(lease) => {
+                let before = self.rules.timing.lead_limit(Duration::MAX);
+                self.rules.timing = Timing::told(lease);
+                let longer = self.rules.timing.lead_limit(lease).saturating_sub(before);
+                if let Standing::Leader(term) = &mut self.standing {
+                    term.deadline = term.deadline + longer;
+                }
+            }",
+            ),
+        ],
+    },
+    Mutant {
+        name: "work is called an overrun by the lease that was told last",
+        hints: TOLD,
+        edits: &[(TIMING, "self.latest_stop(self.lease.min(valid_for))", "self.latest_stop(self.lease)")],
+    },
+    Mutant {
+        name: "a follower sleeps through the end of a told lease",
+        hints: TOLD,
+        edits: &[(
+            TIMING,
+            "self.spread(jitter).min(self.at_expiry(remaining, jitter))",
+            "self.spread(jitter)",
+        )],
+    },
     // ---- answers that come late ----
     Mutant {
         name: "an answer to an older request is accepted",
@@ -187,7 +273,7 @@ const MUTANTS: &[Mutant] = &[
                 "} else if let (Standing::Follower, Some(ended)) = (&self.standing, &self.unsettled) {
             let deadline = anchor.plus(timing.lead_limit(valid_for));
             let token = ended.token;
-            self.standing = Standing::Leader(Term { token, anchor, deadline });
+            self.standing = Standing::Leader(Term { token, deadline, overrun });
         } else if let Some(unsettled) = &mut self.unsettled {",
             ),
         ],
@@ -227,10 +313,8 @@ const MUTANTS: &[Mutant] = &[
         hints: &[],
         edits: &[(
             TIMING,
-            "pub const fn campaign_limit(&self) -> Duration {
-        self.renew",
-            "pub const fn campaign_limit(&self) -> Duration {
-        self.lease",
+            "if self.told { self.lease } else { self.renew }",
+            "self.lease",
         )],
     },
     Mutant {
@@ -266,9 +350,9 @@ const MUTANTS: &[Mutant] = &[
         hints: &[],
         edits: &[(
             CANDIDATE,
-            "        let overrun = term.anchor.plus(self.rules.timing.overrun_after());",
+            "        // A process that slept through its deadline hears",
             "        out.push(Output::Demoted { token: term.token, reason });
-        let overrun = term.anchor.plus(self.rules.timing.overrun_after());",
+        // A process that slept through its deadline hears",
         )],
     },
     Mutant {

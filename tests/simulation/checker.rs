@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::candidate::{Answer, Candidate, Input, Op, Output, Request, RequestId};
 use crate::clock::Moment;
 use crate::lease::{LossReason, Outcome, Token};
-use crate::scenario::Setup;
+use crate::scenario::{Setup, less_margin, told_trust};
 
 /// The least time between two requests, whatever wakes an instance.
 const SHORTEST_GAP: Duration = Duration::from_millis(10);
@@ -32,8 +32,14 @@ pub struct Conduct {
     due_before: Option<Token>,
     /// This very input said that the record is no longer this term's.
     denied: bool,
+    /// The lease that the server told last, if it tells one.
+    told: Option<Duration>,
+    /// What the answer that comes now tells of it. It must be known before the rest of the answer is.
+    tells: Option<Duration>,
     /// The send of the last success.
     anchor: Moment,
+    /// How long after it the work must have ended.
+    lasts: Duration,
     /// Terms that ended and whose callbacks have not.
     pub unended: Vec<Token>,
     /// The last of them, when its lease ends, and whether that was told.
@@ -55,6 +61,50 @@ pub struct Before {
 }
 
 impl Conduct {
+    /// `told` is what a lease is taken for until the server tells another one.
+    pub fn new(told: Option<Duration>) -> Self {
+        Self {
+            told,
+            ..Self::default()
+        }
+    }
+
+    /// An answer comes, and with it the word how long leases last.
+    pub fn will_be_told(&mut self, lease: Duration) {
+        self.tells = Some(lease);
+    }
+
+    /// R: a third of a lease that is told.
+    fn renew(&self, setup: &Setup) -> Duration {
+        let third = |lease: Duration| (lease / 3).max(SHORTEST_GAP);
+        self.told.map_or(setup.renew, third)
+    }
+
+    /// The earliest that it asks again without a reason: who is told its lease spreads its requests.
+    fn pace(&self, setup: &Setup) -> Duration {
+        let renew = self.renew(setup);
+        match self.told {
+            Some(_) => (renew * 4 / 5).max(SHORTEST_GAP),
+            None => renew,
+        }
+    }
+
+    /// How long a grant of this length is trusted.
+    fn trusts(&self, setup: &Setup, valid_for: Duration) -> Duration {
+        match self.told {
+            Some(told) => told_trust(told.min(valid_for)),
+            None => setup.trust.min(less_margin(valid_for)),
+        }
+    }
+
+    /// How long the work of a term may last that was granted for `valid_for`.
+    fn lasts(&self, setup: &Setup, valid_for: Duration) -> Duration {
+        match self.told {
+            Some(told) => told_trust(told.min(valid_for)),
+            None => less_margin(setup.lease.min(valid_for)),
+        }
+    }
+
     pub fn judge(
         &mut self,
         setup: &Setup,
@@ -118,9 +168,13 @@ impl Conduct {
         if left && self.pending.is_some_and(renewal) {
             self.pending = None; // The time of the yielded lease was up before its renewal's answer.
         }
+        if let Input::Answer { .. } = input {
+            self.told = self.tells.take().or(self.told);
+        }
         self.note_end_of_request(setup, now, before, input);
         match input {
             Input::Tick | Input::Answer { .. } => {}
+            Input::LeaseTold(_) => self.told = self.tells.take().or(self.told),
             Input::CallbacksEnded(token) => {
                 self.woken = true;
                 self.unended.retain(|unended| unended != token);
@@ -153,7 +207,7 @@ impl Conduct {
                 self.failures += 1;
                 // R/8, R/4, R/2, R, R, ... after its send.
                 let halvings = 4_u32.saturating_sub(self.failures);
-                asked.sent + setup.renew / 2_u32.pow(halvings)
+                asked.sent + self.renew(setup) / 2_u32.pow(halvings)
             }
             Some(answer) => {
                 self.failures = 0;
@@ -166,25 +220,36 @@ impl Conduct {
 
     fn note_answer(&mut self, setup: &Setup, now: Moment, asked: Asked, answer: &Answer) -> Moment {
         match answer {
-            Answer::Attempt(Outcome::Held { .. }) => {
+            // It came too late to begin a term: the same as none, but heard of now.
+            Answer::Attempt(Outcome::Held { valid_for, .. })
+                if asked.op == Op::Campaign
+                    && now >= asked.sent + self.trusts(setup, *valid_for) =>
+            {
+                now + self.renew(setup) / 8
+            }
+            Answer::Attempt(Outcome::Held { valid_for, .. }) => {
                 self.anchor = asked.sent;
+                self.lasts = self.lasts(setup, *valid_for);
                 if let Some((token, due, told)) = &mut self.overrun
                     && asked.op == Op::Renew(*token)
                     && self.leading.is_none()
                 {
-                    *due = asked.sent + overrun_after(setup);
+                    *due = asked.sent + self.lasts;
                     *told = false;
                 }
-                asked.sent + setup.renew
+                asked.sent + self.pace(setup)
             }
             Answer::Attempt(Outcome::Other {
                 remaining: Some(remaining),
                 ..
-            }) => now + setup.renew.min(*remaining),
+            }) => now + self.pace(setup).min(*remaining),
             Answer::Attempt(Outcome::Other {
                 remaining: None, ..
             })
-            | Answer::Seen(_) => now + setup.renew * 9 / 10,
+            | Answer::Seen(_) => match self.told {
+                Some(_) => now + self.pace(setup),
+                None => now + setup.renew * 9 / 10,
+            },
             Answer::Released(_) | Answer::Failed(_) => now,
         }
     }
@@ -229,7 +294,7 @@ impl Conduct {
                 if !matches!(reason, LossReason::SteppedDown | LossReason::Stopped) {
                     self.pending = None;
                 }
-                let due = self.anchor + overrun_after(setup);
+                let due = self.anchor + self.lasts;
                 self.overrun = Some((*token, due.max(now + SHORTEST_NOTICE), false));
             }
             Output::Overrun { token } if self.due_before.take() == Some(*token) => {
@@ -298,8 +363,3 @@ impl Conduct {
 
 /// Callbacks hear of a loss at least so long before they are said to outlive it.
 const SHORTEST_NOTICE: Duration = Duration::from_millis(250);
-
-fn overrun_after(setup: &Setup) -> Duration {
-    let margin = Duration::from_millis(250).max(setup.lease / 100);
-    setup.lease.saturating_sub(margin)
-}

@@ -42,6 +42,8 @@ const USAGE: &str = "\
   --threads N      (2)
   --family F       store | followers: who judges expiry (both)
   --class C        ordinary | bound | deletion | lost-write | beyond (all but the last)
+  --told           only servers that tell their leases
+  --hasty          whose leases become shorter while somebody leads
   --hunt           stop at the first violation";
 
 #[cfg(election_only)]
@@ -64,6 +66,8 @@ impl Plan {
                     (plan.seeds, plan.threads, plan.trace) = (1, 1, true);
                 }
                 "--hunt" => plan.hunt = true,
+                "--told" => plan.wanted.told = true,
+                "--hasty" => plan.wanted.hasty = true,
                 "--family" => {
                     plan.wanted.family = Some(match value()?.as_str() {
                         "store" => Family::StoreJudges,
@@ -166,6 +170,13 @@ impl Report {
             self.violated,
             thousandths(figures.worst_recovery),
             figures.excused
+        );
+        let _ = writeln!(
+            text,
+            "FIGURES: told leases: {} seeds, {} changes of their length, worst recovery {:.3} L",
+            figures.told_seeds,
+            figures.lease_changes,
+            thousandths(figures.worst_told_recovery)
         );
         for (seed, what) in &self.violations {
             let _ = writeln!(text, "seed {seed}: {what}");

@@ -9,6 +9,7 @@
 //! rustc --edition 2024 -O --cfg election_only tests/simulation/main.rs -o target/simulate
 //! target/simulate --seeds 1000000                             any number of seeds
 //! target/simulate --seed 42                                   one of them, with its trace
+//! target/simulate --told                                      servers that tell their leases
 //! ```
 //!
 //! The second way needs no crate, only the pure modules (`--cfg election_only`): so `mutations.rs` builds
@@ -89,6 +90,7 @@ mod tests {
             report.figures.faults.iter().all(|count| *count > 0),
             "a kind of fault never happened"
         );
+        assert!(report.figures.told_seeds > seeds / 20 && report.figures.lease_changes > 0);
     }
 
     /// Every seed of it has clocks that drift apart by exactly as much as S allows.
@@ -99,7 +101,7 @@ mod tests {
             first: 1_000_000,
             wanted: Wanted {
                 class: Some(Class::OnTheBound),
-                family: None,
+                ..Wanted::default()
             },
             ..Plan::default()
         });
@@ -108,12 +110,51 @@ mod tests {
     }
 
     #[test]
+    fn so_is_the_drift_that_the_margin_of_a_told_lease_leaves_and_not_more() {
+        let told = |seeds, class| {
+            let wanted = Wanted {
+                class: Some(class),
+                told: true,
+                ..Wanted::default()
+            };
+            simulate(Plan {
+                seeds,
+                wanted,
+                ..Plan::default()
+            })
+        };
+        let report = told(10_000, Class::OnTheBound);
+        println!("{}", report.text());
+        assert_eq!(report.violated, 0);
+        let report = told(1_000, Class::BeyondTheBound);
+        println!("{} of 1000 seeds show two leaders", report.violated);
+        assert!(report.violated > 10);
+    }
+
+    /// Why a server must be away for a lease before it lends shorter ones.
+    #[test]
+    fn leases_that_become_shorter_while_somebody_leads_give_two_leaders() {
+        let report = simulate(Plan {
+            seeds: 1_000,
+            wanted: Wanted {
+                class: Some(Class::Ordinary),
+                told: true,
+                hasty: true,
+                ..Wanted::default()
+            },
+            ..Plan::default()
+        });
+        println!("{} of 1000 seeds show two leaders", report.violated);
+        assert!(report.violated > 5);
+    }
+
+    #[test]
     fn half_a_percent_more_is_not_and_the_checker_sees_it() {
         let report = simulate(Plan {
             seeds: 1_000,
             wanted: Wanted {
                 class: Some(Class::BeyondTheBound),
-                family: None,
+                ..Wanted::default()
             },
             ..Plan::default()
         });

@@ -9,6 +9,10 @@ use crate::random::Random;
 use crate::timing::Timing;
 
 pub const INSTANCES: usize = 5;
+/// What an instance takes a lease for until its server has told.
+pub const LEASE_UNTIL_TOLD: Duration = Duration::from_secs(5);
+/// What servers that tell their leases lend, in milliseconds.
+const LENT: [u64; 6] = [500, 900, 2_000, 5_000, 15_000, 60_000];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
@@ -107,6 +111,11 @@ pub struct Scenario {
     pub setups: Vec<Setup>,
     pub hosts: usize,
     faults: u32,
+    /// A server that tells its leases lends these, whatever is asked: the first from the beginning, the
+    /// others after it was restarted. Empty: leases are as long as the instances want.
+    pub lent: Vec<Duration>,
+    /// Shorter ones from one moment to the next.
+    pub hasty: bool,
     /// The longest lease that the store grants.
     pub longest_lease: Duration,
     pub forgets_expired: bool,
@@ -116,7 +125,7 @@ pub struct Scenario {
     pub watch: bool,
     /// How late timers fire at most.
     pub lateness: Duration,
-    /// The longest lease and interval of all.
+    /// The longest lease and interval of all, or that anybody is told.
     pub lease: Duration,
     pub renew: Duration,
 }
@@ -126,6 +135,11 @@ pub struct Scenario {
 pub struct Wanted {
     pub family: Option<Family>,
     pub class: Option<Class>,
+    /// Only servers that tell their leases.
+    pub told: bool,
+    /// Their leases become shorter while somebody leads. Never run as a proof, as it is none: it shows what
+    /// the documents warn of.
+    pub hasty: bool,
 }
 
 type Numbers = (u64, u64, Option<u64>);
@@ -153,13 +167,17 @@ const BEYOND_20_PERCENT: [Numbers; 2] =
     [(15_000, 5_000, Some(10_050)), (6_000, 2_000, Some(4_020))];
 
 impl Scenario {
-    pub fn new(random: &mut Random, wanted: Wanted) -> Self {
+    /// `apart` decides what came later than the rest, so that the other worlds stay as they were.
+    pub fn new(random: &mut Random, apart: &mut Random, wanted: Wanted) -> Self {
         let family = if random.coin() {
             Family::StoreJudges
         } else {
             Family::FollowersJudge
         };
-        let family = wanted.family.unwrap_or(family);
+        let family = match wanted.family {
+            _ if wanted.told => Family::StoreJudges,
+            wanted => wanted.unwrap_or(family),
+        };
         let class = match random.below(10) {
             0..=5 => Class::Ordinary,
             6..=7 => Class::OnTheBound,
@@ -179,7 +197,7 @@ impl Scenario {
         let hosts = random.pick(&[2, 3, 5, 5]);
         let shared_id = random.below(6) == 0;
         let watcher = random.below(4) == 0;
-        let setups: Vec<_> = (0..INSTANCES)
+        let mut setups: Vec<_> = (0..INSTANCES)
             .map(|index| {
                 let numbers = if mixed { random.pick(choice) } else { numbers };
                 let name = if shared_id { index / 2 } else { index };
@@ -187,38 +205,45 @@ impl Scenario {
                 setup(random, numbers, index % hosts, name, takes_part)
             })
             .collect();
+        let mut lent = Vec::new();
+        if wanted.told || family == Family::StoreJudges && apart.below(6) == 0 {
+            lent = choose_lent(apart);
+            for setup in &mut setups {
+                setup.follow_what_is_told(apart);
+            }
+        }
 
-        // What the store grants at most; it shortens what a leader may trust.
-        let shortest = setups.iter().map(|setup| setup.lease).min();
-        let shortest = shortest.unwrap_or(Duration::MAX);
-        let capped = family == Family::StoreJudges && !extremes && random.below(8) == 0;
-        let longest_lease = if capped {
-            shortest * 2 / 3
+        let longest_lease = if family == Family::StoreJudges && !extremes {
+            choose_longest_lease(random, &setups, &lent)
         } else {
             Duration::MAX
         };
-        let capped = longest_lease < shortest && setups.iter().any(|s| s.renew * 2 > longest_lease);
-        let longest_lease = if capped {
-            Duration::MAX // No room for renewals.
-        } else {
-            longest_lease
-        };
-        let allowed = setups
+        let trusted = trusted(&setups, &lent, longest_lease);
+        let allowed = trusted
             .iter()
-            .map(|setup| drift_allowed(setup, longest_lease))
-            .min();
-        let allowed = allowed.unwrap_or(0);
+            .map(|(lease, trust)| drift_allowed(*lease, *trust));
+        let allowed = allowed.min().unwrap_or(0);
         let drift = match class {
+            Class::OnTheBound if !lent.is_empty() => allowed,
+            Class::BeyondTheBound if !lent.is_empty() => allowed + 2_500,
             Class::OnTheBound | Class::BeyondTheBound => 200_000,
             _ => random
                 .pick(&[0, 100, 10_000, 50_000, 100_000, 200_000])
                 .min(allowed),
         };
-        let store_jump = setups
+        let store_jump = trusted
             .iter()
-            .map(|setup| room_for_jumps(setup, longest_lease, drift))
+            .map(|(lease, trust)| room_for_jumps(*lease, *trust, drift))
             .min();
-        let faults = choose_faults(random, class);
+        let mut faults = choose_faults(random, class);
+        let forgets_expired = random.coin();
+        let mut watch = random.below(3) == 0;
+        if !lent.is_empty() {
+            // It tells of no changes.
+            faults &= !(1 << Fault::BadHint as u8 | 1 << Fault::WatchBreaks as u8);
+            watch = false;
+        }
+        let (lease, renew) = longest_numbers(&setups, &lent);
         Self {
             family,
             class,
@@ -226,17 +251,19 @@ impl Scenario {
             extremes,
             hosts,
             faults,
+            lent,
+            hasty: wanted.hasty,
             longest_lease,
-            forgets_expired: random.coin(),
+            forgets_expired,
             store_jump: store_jump.unwrap_or(Duration::ZERO),
-            watch: random.below(3) == 0,
+            watch,
             lateness: if extremes || random.coin() {
                 Duration::ZERO
             } else {
                 Duration::from_millis(2)
             },
-            lease: setups.iter().map(|s| s.lease).max().unwrap_or_default(),
-            renew: setups.iter().map(|s| s.renew).max().unwrap_or_default(),
+            lease,
+            renew,
             setups,
         }
     }
@@ -250,10 +277,16 @@ impl Scenario {
         if self.extremes && random.below(8) != 0 {
             random.pick(&[slowest, fastest])
         } else if self.extremes {
-            random.between(slowest / 1_000, fastest / 1_000) * 1_000
+            random.between(slowest.div_ceil(1_000), fastest / 1_000) * 1_000
         } else {
             random.between(slowest, fastest)
         }
+    }
+
+    /// How long a leader trusts what is granted at most.
+    pub fn trust(&self, setup: &Setup) -> Duration {
+        let told = self.lent.iter().map(|lease| told_trust(*lease)).max();
+        told.unwrap_or(setup.trust)
     }
 
     /// The longest true time that a clock may need to show `shown`.
@@ -294,23 +327,88 @@ fn setup(
     }
 }
 
-fn less_margin(lease: Duration) -> Duration {
+impl Setup {
+    /// The instance of a server that tells its leases.
+    fn follow_what_is_told(&mut self, random: &mut Random) {
+        let lease = LEASE_UNTIL_TOLD;
+        self.lease = lease;
+        self.renew = lease / 3;
+        self.trust = told_trust(lease);
+        self.rules.timing = Timing::told(lease);
+        self.rules.stop_timeout = lease * random.pick(&[0, 1, 2, 3]) / 2;
+        if random.percent(80) {
+            self.rules.on_renew_error = OnRenewError::Retry;
+        }
+    }
+}
+
+/// What the store grants at most; it shortens what a leader may trust.
+fn choose_longest_lease(random: &mut Random, setups: &[Setup], lent: &[Duration]) -> Duration {
+    let shortest = setups.iter().map(|setup| setup.lease).min();
+    let longest = shortest.unwrap_or(Duration::MAX) * 2 / 3;
+    let has_room = lent.is_empty() && setups.iter().all(|setup| setup.renew * 2 <= longest);
+    if random.below(8) == 0 && has_room {
+        longest
+    } else {
+        Duration::MAX // Or there is no room for renewals.
+    }
+}
+
+/// The longest lease and interval.
+fn longest_numbers(setups: &[Setup], lent: &[Duration]) -> (Duration, Duration) {
+    let own = setups.iter().map(|setup| setup.lease);
+    let lease = own.chain(lent.iter().copied()).max().unwrap_or_default();
+    let renew = setups.iter().map(|setup| setup.renew).max();
+    let renew = renew.filter(|_| lent.is_empty());
+    (lease, renew.unwrap_or(lease / 3))
+}
+
+/// The leases that are granted, and how long leaders trust them.
+fn trusted(
+    setups: &[Setup],
+    lent: &[Duration],
+    longest_lease: Duration,
+) -> Vec<(Duration, Duration)> {
+    if !lent.is_empty() {
+        return lent
+            .iter()
+            .map(|lease| (*lease, told_trust(*lease)))
+            .collect();
+    }
+    let granted = setups.iter().map(|setup| {
+        let lease = setup.lease.min(longest_lease);
+        (lease, setup.trust.min(less_margin(lease)))
+    });
+    granted.collect()
+}
+
+/// Two of three servers lend the same all the time.
+fn choose_lent(random: &mut Random) -> Vec<Duration> {
+    let count = random.pick(&[1, 1, 1, 1, 2, 3]);
+    let lent = (0..count).map(|_| Duration::from_millis(random.pick(&LENT)));
+    lent.collect()
+}
+
+/// How long a leader trusts a lease that its server tells: to a margin of 250 ms or 1 % before its end,
+/// whichever is longer, but of no more than a tenth.
+pub fn told_trust(lease: Duration) -> Duration {
+    let margin = Duration::from_millis(250).max(lease / 100);
+    lease.saturating_sub(margin.min(lease / 10))
+}
+
+pub fn less_margin(lease: Duration) -> Duration {
     lease.saturating_sub(Duration::from_millis(250).max(lease / 100))
 }
 
 /// rho in parts of a million: `S (1 + rho) = L (1 - rho)`.
-fn drift_allowed(setup: &Setup, longest_lease: Duration) -> u64 {
-    let lease = setup.lease.min(longest_lease);
-    let trust = setup.trust.min(less_margin(lease));
+fn drift_allowed(lease: Duration, trust: Duration) -> u64 {
     let part =
         lease.saturating_sub(trust).as_nanos() * u128::from(TRUE_RATE) / (lease + trust).as_nanos();
     u64::try_from(part).unwrap_or(0)
 }
 
 /// J: `S (1 + rho) <= (L - J) (1 - rho)`, less a microsecond for rounding.
-fn room_for_jumps(setup: &Setup, longest_lease: Duration, drift: u64) -> Duration {
-    let lease = setup.lease.min(longest_lease);
-    let trust = setup.trust.min(less_margin(lease));
+fn room_for_jumps(lease: Duration, trust: Duration, drift: u64) -> Duration {
     let used = trust.as_nanos() * u128::from(TRUE_RATE + drift) / u128::from(TRUE_RATE - drift);
     let used = Duration::from_nanos(u64::try_from(used).unwrap_or(u64::MAX));
     lease.saturating_sub(used + Duration::from_micros(1))

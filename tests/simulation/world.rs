@@ -16,7 +16,7 @@ use crate::clock::Moment;
 use crate::clocks::{DriftingClock, MICROSECOND, NEVER, Time};
 use crate::lease::{FailureKind, Hint, InstanceId, Leader, Outcome, Owner, Token};
 use crate::random::Random;
-use crate::scenario::{Class, Family, Fault, INSTANCES, Scenario, Wanted};
+use crate::scenario::{Class, Family, Fault, INSTANCES, LEASE_UNTIL_TOLD, Scenario, Wanted};
 use crate::store::{Held, Holder, JudgingStore, Record, Reply, VersionedStore};
 use crate::term::Lead;
 
@@ -35,6 +35,12 @@ pub struct Figures {
     pub faults: [u64; Fault::ALL.len()],
     /// The longest recovery, in thousandths of L + R by the slowest clock.
     pub worst_recovery: u64,
+    /// Seeds whose server tells its leases.
+    pub told_seeds: u64,
+    /// Leases that were not as long any more as those before.
+    pub lease_changes: u64,
+    /// The longest recovery there, in thousandths of the longest lease that anybody was told.
+    pub worst_told_recovery: u64,
     /// Overlaps that a store's own fault excuses.
     pub excused: u64,
 }
@@ -47,6 +53,9 @@ impl Figures {
         self.requests += other.requests;
         self.terms += other.terms;
         self.excused += other.excused;
+        self.told_seeds += other.told_seeds;
+        self.lease_changes += other.lease_changes;
+        self.worst_told_recovery = self.worst_told_recovery.max(other.worst_told_recovery);
         self.worst_recovery = self.worst_recovery.max(other.worst_recovery);
         for (sum, more) in self.faults.iter_mut().zip(other.faults) {
             *sum += more;
@@ -57,7 +66,8 @@ impl Figures {
 /// Runs one seed. `Err` is the violation.
 pub fn run(seed: u64, wanted: Wanted, trace: bool) -> (Figures, Result<(), String>) {
     let mut random = Random::new(seed);
-    let scenario = Scenario::new(&mut random, wanted);
+    let mut apart = Random::new(!seed);
+    let scenario = Scenario::new(&mut random, &mut apart, wanted);
     let mut world = World::new(random, scenario, trace);
     if trace {
         println!("{:#?}", world.scenario);
@@ -67,6 +77,7 @@ pub fn run(seed: u64, wanted: Wanted, trace: bool) -> (Figures, Result<(), Strin
         world.step();
     }
     world.figures.seeds = 1;
+    world.figures.told_seeds = u64::from(world.lends.is_some());
     world.figures.nanos = u128::from(world.now);
     let end = match world.violation.take() {
         Some(violation) => Err(violation),
@@ -112,6 +123,8 @@ enum Arrival {
     Answer {
         request: RequestId,
         answer: FromStore,
+        /// How long leases last, as the answer tells it.
+        told: Option<Duration>,
     },
     /// With what a watch shows of the record.
     Hint(Hint, Option<(u64, Record)>),
@@ -125,6 +138,7 @@ enum Event {
     HostWakes { host: usize, asleep_since: Time },
     Start { instance: usize },
     Fault,
+    LeaseChanges,
     Calm,
     CheckCalm,
     Act,
@@ -174,6 +188,8 @@ struct Instance {
     /// What `isLeader()` reads.
     lead: Lead,
     conduct: Conduct,
+    /// The lease that it was told last.
+    told: Duration,
     adapter: Adapter,
     /// The request that the adapter works on, and when it began.
     working_on: Option<(Request, Moment)>,
@@ -236,6 +252,10 @@ struct World {
     lives: Vec<Life>,
     instances: Vec<Instance>,
     store: Store,
+    /// How long a lease lasts that the store lends now, if it tells that.
+    lends: Option<Duration>,
+    /// It is about to be started again with shorter leases.
+    down_until: Time,
     outage_until: Time,
     outage_swallows: bool,
     phase: Phase,
@@ -319,6 +339,8 @@ impl World {
             hosts,
             lives: Vec::new(),
             store,
+            lends: scenario.lent.first().copied(),
+            down_until: 0,
             outage_until: 0,
             outage_swallows: false,
             phase: Phase::Faults,
@@ -345,6 +367,7 @@ impl World {
                 candidate: None,
                 lead: Lead::default(),
                 conduct: Conduct::default(),
+                told: LEASE_UNTIL_TOLD,
                 adapter: self.adapter(index, life),
                 working_on: None,
                 wake: NEVER,
@@ -361,6 +384,7 @@ impl World {
             self.schedule(start, Event::Start { instance: index });
         }
         self.schedule_fault();
+        self.schedule_lease_change();
         self.schedule(self.faults_end, Event::Calm);
     }
 
@@ -485,6 +509,7 @@ impl World {
                 self.fault();
                 self.schedule_fault();
             }
+            Event::LeaseChanges => self.change_lease(),
             Event::Calm => self.calm(),
             Event::CheckCalm => self.check_calm(),
             Event::Act => self.act(),
@@ -538,7 +563,8 @@ impl World {
         let instance = &mut self.instances[index];
         instance.adapter = adapter;
         instance.working_on = None;
-        instance.conduct = Conduct::default();
+        instance.told = LEASE_UNTIL_TOLD;
+        instance.conduct = Conduct::new(self.lends.map(|_| LEASE_UNTIL_TOLD));
         instance.callbacks_until = 0;
         instance.candidate = Some(Candidate::new(owner, rules, now));
         instance.lead = Lead::default();
@@ -562,7 +588,7 @@ impl World {
 
     fn arrived(&mut self, index: usize, arrival: Arrival) {
         let now = self.local(index);
-        let (request, answer) = match arrival {
+        let (request, answer, told) = match arrival {
             Arrival::Input(input) => return self.tell(index, input),
             Arrival::Hint(hint, shown) => {
                 if let Some(shown) = shown {
@@ -570,7 +596,11 @@ impl World {
                 }
                 return self.tell(index, Input::Hint(hint));
             }
-            Arrival::Answer { request, answer } => (request, answer),
+            Arrival::Answer {
+                request,
+                answer,
+                told,
+            } => (request, answer, told),
         };
         let answer = match answer {
             FromStore::Attempted(reply) => self.outcome(reply),
@@ -596,7 +626,27 @@ impl World {
                 return self.take_step(index, step);
             }
         };
+        let told = self.what_it_hears(index, told);
+        if let Some(lease) = told {
+            self.tell(index, Input::LeaseTold(lease));
+        }
         self.tell(index, Input::Answer { request, answer });
+    }
+
+    /// The lease that an instance is told before this answer, if it is another one than before. The product
+    /// tells it only before an answer that counts; here it comes with every one: elections that share a client
+    /// hear it from each other's answers, and so one of them may hear a later word than its own answer's.
+    fn what_it_hears(&mut self, index: usize, told: Option<Duration>) -> Option<Duration> {
+        let mut lease = told?;
+        if self.scenario.lent.len() > 1 && self.random.percent(10) {
+            lease = self.lends?;
+        }
+        let instance = &mut self.instances[index];
+        if std::mem::replace(&mut instance.told, lease) == lease {
+            return None;
+        }
+        instance.conduct.will_be_told(lease);
+        Some(lease)
     }
 
     fn take_step(&mut self, index: usize, step: Step) {
@@ -788,7 +838,7 @@ impl World {
     /// an attempt that it sent until now.
     fn taint(&mut self) {
         for index in 0..INSTANCES {
-            let trusted = self.local(index) + self.scenario.setups[index].trust;
+            let trusted = self.local(index) + self.scenario.trust(&self.scenario.setups[index]);
             self.instances[index].tainted_until = trusted;
         }
     }
@@ -863,6 +913,9 @@ impl World {
     }
 
     fn at_store(&mut self, letter: Letter) {
+        if self.now < self.down_until {
+            return;
+        }
         if self.now < self.outage_until {
             if !self.outage_swallows {
                 let kind = if self.random.percent(10) {
@@ -897,12 +950,15 @@ impl World {
         if self.instances[index].cut_from_store > self.now {
             return;
         }
+        let attempted = matches!(answer, FromStore::Attempted(_));
+        let told = self.lends.filter(|_| attempted);
         if let Some(delay) = self.delay() {
             let event = Event::AtProcess {
                 life: letter.life,
                 arrival: Arrival::Answer {
                     request: letter.request,
                     answer,
+                    told,
                 },
             };
             self.schedule(self.now + delay, event);
@@ -921,7 +977,8 @@ impl World {
     fn apply(&mut self, letter: &Letter) -> FromStore {
         let before = self.held();
         let by = self.holder(letter.life);
-        let lease = self.scenario.setups[self.lives[letter.life].instance].lease;
+        let wanted = self.scenario.setups[self.lives[letter.life].instance].lease;
+        let lease = self.lends.unwrap_or(wanted);
         let now = self.now;
         let (answer, wrote) = match (&mut self.store, letter.what) {
             (

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Arrival, At, Event, Store, World, nanos};
+use super::{Arrival, At, Event, Store, World, nanos, round};
 use crate::candidate::Input;
 use crate::clocks::{MICROSECOND, Time};
 use crate::lease::{Hint, Token};
@@ -19,6 +19,42 @@ impl World {
         if self.now + wait < self.faults_end {
             self.schedule(self.now + wait, Event::Fault);
         }
+    }
+
+    pub(super) fn schedule_lease_change(&mut self) {
+        if self.scenario.lent.len() < 2 {
+            return;
+        }
+        let lease = nanos(self.scenario.lease) / MICROSECOND;
+        let wait = self.random.between(lease / 10, lease * 2) * MICROSECOND;
+        if self.now + wait < self.faults_end {
+            self.schedule(self.now + wait, Event::LeaseChanges);
+        }
+    }
+
+    /// The server is started again, and lends other leases. Those that it lent stay as they were. If they are
+    /// shorter it was away for one of those before: a renewal whose answer is lost would cut a lease that its
+    /// leader still trusts.
+    pub(super) fn change_lease(&mut self) {
+        self.schedule_lease_change();
+        let lends = self.random.pick(&self.scenario.lent);
+        let Some(before) = self.lends.filter(|before| *before != lends) else {
+            return;
+        };
+        if lends < before && !self.scenario.hasty {
+            let over = self.now.max(self.down_until) + round(self.scenario.longest(before));
+            if over > self.faults_end {
+                return;
+            }
+            self.down_until = over;
+        }
+        self.lends = Some(lends);
+        self.figures.lease_changes += 1;
+        trace!(
+            self,
+            "leases last {lends:?} from {} on",
+            At(self.down_until.max(self.now))
+        );
     }
 
     /// Faults look for the leader: that is where they hurt.
@@ -172,7 +208,11 @@ impl World {
             return;
         }
         let setup = &self.scenario.setups[index];
-        let rest = setup.rules.stop_timeout + setup.renew * 5 + pause;
+        let mut rest = setup.rules.stop_timeout + setup.renew * 5 + pause;
+        if self.lends.is_some() {
+            // By the longest lease that it may have been told; its campaign may wait for an answer that long.
+            rest = setup.rules.stop_timeout + self.scenario.lease + self.scenario.renew * 5 + pause;
+        }
         let begins = self.now.max(self.instances[index].paused_until);
         self.disturbed_until(begins + self.scenario.longest(rest));
         let life = self.instances[index].life;
