@@ -313,8 +313,18 @@ const MUTANTS: &[Mutant] = &[
         hints: &[],
         edits: &[(
             TIMING,
-            "if self.told { self.lease } else { self.renew }",
-            "self.lease",
+            "        } else {
+            self.renew
+        }
+    }
+
+    /// How long one renewal may take when",
+            "        } else {
+            self.lease
+        }
+    }
+
+    /// How long one renewal may take when",
         )],
     },
     Mutant {
@@ -322,7 +332,7 @@ const MUTANTS: &[Mutant] = &[
         hints: &[],
         edits: &[(
             TIMING,
-            "(self.renew / 2_u32.pow(halvings)).max(SHORTEST_GAP)",
+            "(self.renew / 2_u32.pow(halvings)).max(least)",
             "SHORTEST_GAP * 2_u32.pow(halvings)",
         )],
     },

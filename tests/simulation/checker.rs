@@ -14,6 +14,9 @@ use crate::scenario::{Setup, less_margin, told_trust};
 /// The least time between two requests, whatever wakes an instance.
 const SHORTEST_GAP: Duration = Duration::from_millis(10);
 
+/// A short lease is no reason to ask a server that fails more often than this.
+const TOLD_PATIENCE: Duration = Duration::from_secs(1);
+
 /// The conduct of one process.
 #[derive(Debug, Default)]
 pub struct Conduct {
@@ -207,7 +210,12 @@ impl Conduct {
                 self.failures += 1;
                 // R/8, R/4, R/2, R, R, ... after its send.
                 let halvings = 4_u32.saturating_sub(self.failures);
-                asked.sent + self.renew(setup) / 2_u32.pow(halvings)
+                let wait = self.renew(setup) / 2_u32.pow(halvings);
+                asked.sent
+                    + match self.told {
+                        Some(_) if halvings == 0 => wait.max(TOLD_PATIENCE),
+                        _ => wait,
+                    }
             }
             Some(answer) => {
                 self.failures = 0;
@@ -225,7 +233,10 @@ impl Conduct {
                 if asked.op == Op::Campaign
                     && now >= asked.sent + self.trusts(setup, *valid_for) =>
             {
-                now + self.renew(setup) / 8
+                now + match self.told {
+                    Some(_) => self.renew(setup).max(TOLD_PATIENCE),
+                    None => setup.renew / 8,
+                }
             }
             Answer::Attempt(Outcome::Held { valid_for, .. }) => {
                 self.anchor = asked.sent;
