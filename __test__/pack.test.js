@@ -1,10 +1,12 @@
 // The package as npm delivers it: packed, installed into an empty folder, on a machine without Rust.
 
 const assert = require("node:assert/strict");
-const { execFileSync, spawnSync } = require("node:child_process");
+const { execFileSync, spawn, spawnSync } = require("node:child_process");
+const { once } = require("node:events");
 const fs = require("node:fs");
 const os = require("node:os");
 const path = require("node:path");
+const { createInterface } = require("node:readline");
 const { before, after, test } = require("node:test");
 
 const root = path.dirname(__dirname);
@@ -14,6 +16,7 @@ const BUILD_PATIENCE = 20 * 60_000;
 
 const NAMES = [
   "ConfigError",
+  "LeaderElection",
   "LeadershipLostError",
   "LoadError",
   "expectCluster",
@@ -53,13 +56,20 @@ after(() => fs.rmSync(work, { recursive: true, force: true }));
 
 test("the package holds what a user needs and nothing else", () => {
   const expected =
-    /^((index|testing)\.(js|d\.ts)|native\.(js|d\.ts)|lib\/[\w/-]+\.js|package\.json|README\.md|CHANGELOG\.md|LICENSE-(MIT|APACHE))$/;
+    /^((index|testing)\.(js|d\.ts)|native\.(js|d\.ts)|lib\/[\w/-]+\.js|bin\/whenleader\.js|package\.json|README\.md|CHANGELOG\.md|LICENSE-(MIT|APACHE))$/;
   const files = main.files.map((file) => file.path);
   assert.deepEqual(
     files.filter((file) => !expected.test(file)),
     [],
   );
-  const needed = ["index.js", "index.d.ts", "testing.js", "testing.d.ts", "native.js"];
+  const needed = [
+    "index.js",
+    "index.d.ts",
+    "testing.js",
+    "testing.d.ts",
+    "native.js",
+    "bin/whenleader.js",
+  ];
   for (const file of [...needed, "README.md", "LICENSE-MIT"]) {
     assert.ok(files.includes(file), `${file} is missing`);
   }
@@ -155,6 +165,22 @@ test("an installed package brings a cluster for tests, by require and by import"
   assert.equal(runIn(app, "--input-type=module", "-e", imported), "leads\nends\n");
 });
 
+test("an installed package brings the program whenleader, which serves", async () => {
+  const program = path.join(app, "node_modules", ".bin", "whenleader");
+  const server = spawn(program, ["serve", "--listen", "0", "--log", "warn"], {
+    cwd: app,
+    env: onUsersMachine(),
+    shell: process.platform === "win32",
+    stdio: ["ignore", "pipe", "inherit"],
+  });
+  const [line] = await once(createInterface({ input: server.stdout }), "line");
+  const url = /http:\S+/.exec(line)?.[0];
+  assert.ok(url, line);
+  assert.equal((await fetch(`${url}/healthz`)).status, 200);
+  server.kill("SIGTERM");
+  assert.deepEqual(await once(server, "exit"), [0, null]);
+});
+
 test("without a binary for this platform the error names the package", () => {
   const without = path.join(work, "without");
   install(without, main.file);
@@ -220,10 +246,7 @@ function npm(cwd, ...args) {
 
 /** Node in the folder, on a machine whose PATH has nothing but Node. */
 function runIn(cwd, ...args) {
-  const env = { ...process.env, PATH: onlyNode() };
-  for (const name of Object.keys(env))
-    if (/^(CARGO|RUST|WHENLEADER|npm_|NODE_)/.test(name)) delete env[name];
-  assert.ok(spawnSync("cargo", ["--version"], { env }).error, "cargo is on the PATH");
+  const env = onUsersMachine();
   const { status, stdout, stderr } = spawnSync(process.execPath, args, {
     cwd,
     env,
@@ -232,6 +255,14 @@ function runIn(cwd, ...args) {
   assert.equal(status, 0, stderr);
   assert.equal(stderr, "");
   return stdout;
+}
+
+function onUsersMachine() {
+  const env = { ...process.env, PATH: onlyNode() };
+  for (const name of Object.keys(env))
+    if (/^(CARGO|RUST|WHENLEADER|KELVIN|npm_|NODE_)/.test(name)) delete env[name];
+  assert.ok(spawnSync("cargo", ["--version"], { env }).error, "cargo is on the PATH");
+  return env;
 }
 
 function onlyNode() {
