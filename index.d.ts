@@ -136,6 +136,119 @@ export type LossReason =
   | "stopped"
   | "removed";
 
+// ---- runWhenLeader ----
+
+/**
+ * Runs one long piece of work on the leader only: following an upstream, relaying an outbox, holding a session,
+ * consuming a topic. Each name is an election of its own, whose winner runs `work` until it has ended or
+ * `term.signal` aborts.
+ *
+ * ```js
+ * const relay = runWhenLeader("outbox-relay", async (term) => {
+ *   while (!term.signal.aborted) await sendNextBatch(term);
+ * });
+ * await relay.stop();
+ * ```
+ *
+ * - Work that returns, or throws, while its term lasts hands the name back. The campaign resumes after
+ *   `campaignInterval`, here or elsewhere, and runs `work` from scratch. What it throws is logged.
+ * - When the term ends, `term.signal` aborts, and the work has to end: its lease is not given to anybody else before
+ *   its time. Whatever it throws because of that (the signal's reason, an `AbortError`, or an error that one of them
+ *   caused) is a normal end; an error of its own is reported also then.
+ * - Work that has not ended when its lease is about to (`leaseDuration - 250` after the last renewal) ends the process
+ *   with code 70, also while JavaScript is stuck in a loop: see `onOverrun`. Nothing else keeps it from overlapping
+ *   with its successor.
+ * - A stop (of the returned handle, by `signal`, by `stopCluster()`, or SIGTERM) aborts, waits for the work, then
+ *   releases: the successor starts in milliseconds where the store can tell.
+ *
+ * Without a configuration the process is alone, and runs the work at once.
+ *
+ * @param name The election: 1 to 253 bytes; a store may have more rules.
+ * @param work It gets the {@link Term}.
+ * @throws {TypeError} if there is no name or no function.
+ * @throws {ConfigError} if the name is taken in this thread, or an option is wrong.
+ */
+export function runWhenLeader(
+  name: string,
+  work: (term: Term) => unknown,
+  options?: RunOptions | null,
+): Run;
+
+export interface RunOptions {
+  /** In milliseconds. @default 15000 */
+  leaseDuration?: number;
+
+  /** The time between two renewals. @default 2000, or 2/15 of `leaseDuration` if that is less */
+  renewInterval?: number;
+
+  /** How long the work goes on without a successful renewal. @default 2/3 of `leaseDuration` */
+  leadLimit?: number;
+
+  /**
+   * How long this instance stays out of the election when its work ended by itself, and how often it campaigns where
+   * it is not told of a free lease; up to a fifth is added at random.
+   *
+   * @default 5000, or a third of `leaseDuration` if that is less
+   */
+  campaignInterval?: number;
+
+  /** What a failed renewal does: go on trying until `leadLimit`, or end the term at once. @default "retry" */
+  onRenewError?: "stepDown" | "retry";
+
+  /**
+   * What work that outlives its lease does: end the process with code 70, or be told of: in the log, by the event
+   * `overrun`, and in `overruns`. Another instance may then work at the same time.
+   *
+   * @default "exit"
+   */
+  onOverrun?: "warn" | "exit";
+
+  /** Stops it, as `stop()` does. */
+  signal?: AbortSignal;
+
+  /**
+   * A store of its own for this election, beside the cluster of the process; as {@link startCluster} takes it. Its
+   * times are those of these options.
+   */
+  cluster?: ClusterConfig;
+}
+
+/** What {@link runWhenLeader} returns. */
+export interface Run extends EventEmitter<RunEvents> {
+  /** The name. */
+  readonly election: string;
+
+  /** How often work outlived its lease here. */
+  readonly overruns: number;
+
+  /** Whether this instance leads it: true only while the lease surely holds. */
+  isLeader(): boolean;
+
+  /**
+   * Ends it: aborts, waits for the work, releases.
+   *
+   * @returns Resolves with `done`; inside of the work, which it would wait for, at once.
+   */
+  stop(): Promise<void>;
+
+  /**
+   * Resolves when it was stopped and its work has ended; the name is free again then. Rejects if this instance cannot
+   * take part in the election, because the store does not take its name or lease. Never an unhandled rejection.
+   */
+  readonly done: Promise<void>;
+}
+
+export interface RunEvents extends ClusterEvents {
+  /** Work has not ended although its lease is about to; with `onOverrun: "warn"`. */
+  overrun: [error: ElectionError];
+}
+
+/**
+ * The term for which the present code runs: anywhere inside of the work of {@link runWhenLeader}, or of a callback of
+ * {@link whenLeader} until that has ended, also behind an `await` or a timer. A logger can add it to every line.
+ */
+export function currentTerm(): Term | undefined;
+
 // ---- useCluster ----
 
 /**

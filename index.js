@@ -10,6 +10,16 @@ function whenLeader(fn, deregisteredFn, options) {
   return require("./lib/main.js").whenLeader(fn, deregisteredFn, options);
 }
 
+/** @type {import("./index.js").runWhenLeader} */
+function runWhenLeader(name, work, options) {
+  return require("./lib/main.js").runWhenLeader(name, work, options);
+}
+
+/** @type {import("./index.js").currentTerm} */
+function currentTerm() {
+  return require("./lib/callbacks.js").currentTerm();
+}
+
 /** @type {import("./index.js").useCluster} */
 function useCluster(name) {
   return require("./lib/main.js").useCluster(name);
@@ -33,6 +43,8 @@ function expectCluster() {
 /** @type {import("./index.js")} */
 module.exports = {
   whenLeader,
+  runWhenLeader,
+  currentTerm,
   useCluster,
   startCluster,
   stopCluster,

@@ -84,7 +84,6 @@ class FakeNative {
     leaseDuration: 1500,
     renewInterval: 500,
     stopTimeout: 300,
-    onOverrun: "warn",
     signals: true,
     candidate: true,
     store: "fake://store",

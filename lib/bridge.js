@@ -123,13 +123,19 @@ class Bridge {
     return this.#raw.runningCluster();
   }
 
+  /** @param {string} options */
+  checkRun(options) {
+    this.#raw.checkRun(options);
+  }
+
   /**
    * @param {string} name
+   * @param {string} [run]  the options of runWhenLeader()
    * @returns {ElectionSource}
    */
-  joinElection(name) {
+  joinElection(name, run) {
     this.#refuseIfReplaced();
-    this.#raw.joinElection(name);
+    this.#raw.joinElection(name, run);
     return this.#take(name);
   }
 
@@ -137,11 +143,20 @@ class Bridge {
    * @param {string} json
    * @param {string} source
    * @param {string} baseDir
+   * @param {{ name: string, options: string, store: object | null }} [run]  of runWhenLeader()
    */
-  startElection(json, source, baseDir) {
+  startElection(json, source, baseDir, run) {
     this.#refuseIfReplaced();
-    const name = this.#raw.startElection(json, source, baseDir);
-    return { name, source: this.#take(name) };
+    const store = run?.store ?? null;
+    const endClaim = store === null ? () => {} : this.#stores.use(store);
+    let isKept = false;
+    try {
+      const name = this.#raw.startElection(json, source, baseDir, run);
+      isKept = true;
+      return { name, source: this.#take(name) };
+    } finally {
+      endClaim(isKept);
+    }
   }
 
   /**

@@ -5,9 +5,12 @@
 // every promise of the process something on older versions of Node.js, so it is switched on only while a
 // callback is pending.
 
+/** @typedef {import("./term.js").Term} Term */
+
 /**
  * @typedef {object} Run
  * @property {object} owner  whose callback it is
+ * @property {Term} term
  * @property {boolean} ended
  */
 
@@ -19,17 +22,18 @@ let pending = 0;
  * Calls `call`. Returns undefined if that ended at once, else a promise of its end, which never rejects.
  *
  * @param {object} owner
+ * @param {Term} term
  * @param {() => unknown} call
  * @param {(error: unknown) => void} onError
  * @returns {Promise<void> | undefined}
  */
-function runCallback(owner, call, onError) {
+function runCallback(owner, term, call, onError) {
   if (contexts === null) {
     const { AsyncLocalStorage } = require("node:async_hooks");
     contexts = new AsyncLocalStorage();
   }
   /** @type {Run} */
-  const run = { owner, ended: false };
+  const run = { owner, term, ended: false };
   const end = () => {
     run.ended = true;
     pending -= 1;
@@ -62,6 +66,11 @@ function insideCallback(/** @type {object | undefined} */ owner = undefined) {
   return run !== undefined && !run.ended && (owner === undefined || run.owner === owner);
 }
 
+/** The term whose callback this code was called by. @returns {Term | undefined} */
+function currentTerm() {
+  return pending === 0 ? undefined : contexts?.getStore()?.term;
+}
+
 /**
  * For people. A function's name may be anything, or throw when it is read.
  *
@@ -76,4 +85,4 @@ function nameOf(fn) {
   }
 }
 
-module.exports = { runCallback, insideCallback, nameOf };
+module.exports = { runCallback, insideCallback, currentTerm, nameOf };

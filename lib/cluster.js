@@ -268,4 +268,4 @@ function checkOptions(name, options) {
   return /** @type {Record<string, unknown>} */ (options);
 }
 
-module.exports = { Cluster };
+module.exports = { Cluster, isAbortSignal };

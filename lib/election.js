@@ -12,6 +12,7 @@
 const { insideCallback } = require("./callbacks.js");
 const { ElectionError, LeadershipLostError } = require("./errors.js");
 const { Term } = require("./term.js");
+const { openSpan } = require("./tracing.js");
 
 /** @typedef {import("../index.js").LossReason} LossReason */
 /** @typedef {import("./native-types").ElectionSource} ElectionSource */
@@ -58,6 +59,8 @@ class Election {
   #source = null;
   /** @type {Term | null} */
   #term = null;
+  /** Of the term. @type {import("./term.js").Span | null} */
+  #span = null;
   /** @type {Set<Registration>} */
   #registrations = new Set();
   /** @type {Promise<void> | null} */
@@ -94,6 +97,10 @@ class Election {
     return this.#term;
   }
 
+  get instanceId() {
+    return this.#instanceId();
+  }
+
   get leader() {
     const term = this.#term;
     // Itself, as soon as that is known here.
@@ -115,6 +122,12 @@ class Election {
     if (this.stopping || this.#term?.token === token) return;
     if (this.#term !== null) this.#end("expired");
     if (this.source.remaining(token) <= 0) return; // `demoted` is under way.
+    this.#span = openSpan({
+      election: this.name,
+      instanceId: this.#instanceId(),
+      token,
+      traceId,
+    });
     const term = this.#newTerm(token, traceId);
     this.#term = term;
     this.standing.leading = true;
@@ -210,6 +223,12 @@ class Election {
     for (const registration of registrations) registration.lost(lost);
     this.#emit("demoted", lost, term);
     for (const registration of registrations) registration.advance();
+    const span = this.#span;
+    this.#span = null;
+    if (span !== null) {
+      span.demoted(reason);
+      this.whenCallbacksEnded(term.token).then(() => span.end());
+    }
   }
 
   /**
@@ -236,6 +255,7 @@ class Election {
       },
       token,
       traceId,
+      this.#span,
     );
   }
 }

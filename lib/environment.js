@@ -6,8 +6,10 @@
 // (`expecting`), and so does stopCluster(): who stopped does not lead again by accident. A worker whose
 // cluster another thread stopped joins the next one that its process runs.
 
+const { inspect } = require("node:util");
 const { insideCallback, nameOf } = require("./callbacks.js");
 const { Cluster } = require("./cluster.js");
+const { publish } = require("./diagnostics.js");
 const { discover, isCluster, isOurs, signOfSeveralInstances } = require("./discovery.js");
 const { Election } = require("./election.js");
 const {
@@ -22,6 +24,8 @@ const { toJson } = require("./json.js");
 const { LocalCluster } = require("./local.js");
 const { Log, checkLogger, mostVerbose } = require("./logger.js");
 const { Registration } = require("./registration.js");
+const { Run } = require("./run.js");
+const { Term } = require("./term.js");
 const { checkStore, isOwnStore } = require("./store.js");
 const { after } = require("./timer.js");
 
@@ -29,7 +33,6 @@ const { after } = require("./timer.js");
 /** @typedef {import("./native-types").NativeEvent} NativeEvent */
 /** @typedef {import("./native-types").ClusterInfo} ClusterInfo */
 /** @typedef {import("./native-types").Provider} Provider */
-/** @typedef {import("../index.js").Term} Term */
 
 /**
  * How the cluster is to be started.
@@ -84,6 +87,7 @@ const { after } = require("./timer.js");
  * @property {Registration} registration
  * @property {() => Registration} begin
  * @property {boolean} removed
+ * @property {Run} [run]  it is one of runWhenLeader()
  */
 
 /**
@@ -102,6 +106,12 @@ const ASKED = "isLeader(), which answered true";
 
 /** What a store is called in a configuration. */
 const STORE_KEYS = new Set(["store", "registry"]);
+
+/** Of runWhenLeader(), in JSON. */
+const NO_OPTIONS = "{}";
+
+/** In errors. */
+const RUN = "runWhenLeader(): options.cluster";
 
 /** An exit waits for one try of a release: three fit into renewInterval. */
 const RELEASE_TRIES = 3;
@@ -132,6 +142,8 @@ class Environment {
   #elections = new Map();
   /** Elections beside the cluster, by what the native side calls them. @type {Map<string, Apart>} */
   #apart = new Map();
+  /** What runs under which name, and how its election is held, in JSON. @type {Map<string, { run: Run, options: string }>} */
+  #runs = new Map();
   /** Registrations that no election has yet. @type {Map<Registration, Call>} */
   #waiting = new Map();
   /** Cluster objects that were stopped before the cluster started. @type {Set<Cluster>} */
@@ -183,13 +195,16 @@ class Environment {
                 this.#runCallback(term, deregisteredName ?? functionName, () =>
                   deregisteredFn(lost, term),
                 ),
-        onError: (err, which, term) =>
+        onError: (err, which, term) => {
+          Term.failed(term, err);
           this.log.error(`${which} of a registration failed; the election goes on`, {
             election: term.election,
             token: term.token,
+            trace: term.traceId,
             function: which === "fn" ? functionName : (deregisteredName ?? functionName),
             err,
-          }),
+          });
+        },
         onEnd: () => {
           this.#waiting.delete(registration);
           for (const election of this.#elections.values()) election.delete(registration);
@@ -199,13 +214,7 @@ class Environment {
     };
     /** @type {Call} */
     const call = { name, functionName, registration: begin(), begin, removed: false };
-    if (this.#standIn !== null) this.#calls.add(call);
-    if (existing === null) {
-      this.#waiting.set(call.registration, call);
-      this.#warnIfStopped(functionName);
-    } else {
-      this.#hang(call.registration, existing, functionName);
-    }
+    this.#place(call, existing);
     return () => {
       call.removed = true;
       this.#calls.delete(call);
@@ -214,6 +223,122 @@ class Environment {
       // Its end would wait for the callback that waits for it.
       return insideCallback(registration) ? Promise.resolve() : registration.whenEnded();
     };
+  }
+
+  /**
+   * @param {string} name
+   * @param {(term: Term) => unknown} work
+   * @param {{ options: string, pause: number, cluster: unknown, signal: AbortSignal | undefined }} how
+   *   options: those of its election, in JSON; pause: after a term that was handed back, in milliseconds
+   */
+  runWhenLeader(name, work, { options, pause, cluster, signal }) {
+    if (cluster === undefined) this.#decide();
+    this.#refuseTaken(name);
+    if (options !== NO_OPTIONS) this.#orFromNative(() => this.#native.checkRun(options));
+    const workName = nameOf(work) ?? "anonymous function";
+    const run = new Run(
+      name,
+      work,
+      workName,
+      { pause, signal },
+      {
+        log: () => this.log,
+        call: (term, work) => {
+          this.ledFor(`the work ${workName} given to runWhenLeader()`);
+          return this.#runCallback(term, workName, work);
+        },
+        onEnd: () => this.#endRun(run),
+      },
+    );
+    this.#runs.set(name, { run, options });
+    try {
+      if (signal?.aborted) run.stop();
+      else if (cluster === undefined) this.#startRun(run, name, workName);
+      else this.#startRunApart(run, name, options, cluster);
+    } catch (error) {
+      Run.refuse(run, error);
+      this.#runs.delete(name);
+      throw error;
+    }
+    return run;
+  }
+
+  /**
+   * @param {Run} run
+   * @param {string} name
+   * @param {string} functionName
+   */
+  #startRun(run, name, functionName) {
+    const existing = this.#state.kind === "running" ? this.#electionFor(name) : null;
+    const begin = () => Run.beginAgain(run);
+    const registration = Run.registrationOf(run);
+    this.#place({ name, functionName, registration, begin, removed: false, run }, existing);
+  }
+
+  /**
+   * On a store of its own, beside the cluster.
+   *
+   * @param {Run} run
+   * @param {string} name
+   * @param {string} options
+   * @param {unknown} cluster
+   */
+  #startRunApart(run, name, options, cluster) {
+    const { json, store } = readConfig(cluster, (own) => this.#registerStore(own));
+    const info = this.checkApart(json, RUN);
+    for (const warning of info.warnings) this.log.warn(warning);
+    const tell = (/** @type {string} */ event, /** @type {unknown[]} */ ...values) => {
+      if (event === "left") run.stop();
+      else Run.tell(run, event, values);
+    };
+    const own = { ...info, leaseName: name };
+    const apart = this.startApart(json, RUN, own, this.log, tell, { name, options, store });
+    Run.bind(run, apart.election);
+    apart.election.add(Run.registrationOf(run));
+  }
+
+  /** @param {string} name */
+  #refuseTaken(name) {
+    const running = this.#runs.get(name)?.run;
+    const election = this.#elections.get(name);
+    const waits = [...this.#waiting.values()].some((call) => call.name === name);
+    if (running === undefined && (election === undefined || election.stopping) && !waits) return;
+    throw new ConfigError(
+      `runWhenLeader(): the name ${inspect(name)} is taken: ` +
+        (running !== undefined
+          ? "work of that name runs already; each needs a name of its own, and a name is free again when its done has resolved"
+          : "whenLeader() or useCluster() takes part in the election of that name; give the work another one"),
+    );
+  }
+
+  /** @param {Run} run */
+  #endRun(run) {
+    const name = run.election;
+    if (this.#runs.get(name)?.run === run) this.#runs.delete(name);
+    const registration = Run.registrationOf(run);
+    this.#waiting.delete(registration);
+    const election = this.#elections.get(name);
+    election?.delete(registration);
+    if (!election?.stopping || this.#state.kind !== "running") return;
+    this.#elections.delete(name);
+    for (const cluster of this.#clusters.values()) {
+      if (Cluster.electionOf(cluster) === election) Cluster.unbind(cluster);
+    }
+  }
+
+  /**
+   * @param {Call} call
+   * @param {Election | null} election  null: no cluster runs yet
+   */
+  #place(call, election) {
+    const { registration, functionName } = call;
+    if (this.#standIn !== null) this.#calls.add(call);
+    if (election === null) {
+      this.#waiting.set(registration, call);
+      this.#warnIfStopped(functionName);
+    } else {
+      this.#hang(call, election);
+    }
   }
 
   /** @param {string | undefined} name */
@@ -329,15 +454,19 @@ class Environment {
   async stopCluster() {
     const state = this.#state;
     if (state.kind !== "stopping") {
+      const runs = [...this.#runs.values()].map(({ run }) => run.stop());
       for (const registration of [...this.#waiting.keys()]) registration.remove(removal);
       for (const cluster of this.#clusters.values()) Cluster.giveUpWait(cluster);
       this.#leftEarly.clear();
-      if (state.kind === "starting" || state.kind === "running" || this.#othersRunOne()) {
-        const done = this.#stop(state).finally(() => {
+      const isThere = state.kind === "starting" || state.kind === "running" || runs.length > 0;
+      if (isThere || this.#othersRunOne()) {
+        const ended = Promise.allSettled(runs);
+        const done = Promise.all([this.#stop(state), ended]).then(() => {});
+        const stopped = done.finally(() => {
           this.#state = { kind: "expecting", stopped: "here" };
         });
-        this.#state = { kind: "stopping", done };
-        done.catch(() => {}); // Whoever waits below is told.
+        this.#state = { kind: "stopping", done: stopped };
+        stopped.catch(() => {}); // Whoever waits below is told.
       } else {
         this.#state = { kind: "expecting", stopped: "here" };
       }
@@ -362,7 +491,7 @@ class Environment {
    * @param {string} source
    */
   checkApart(json, source) {
-    return this.#native.checkConfig(json, source, this.#world.cwd());
+    return this.#orFromNative(() => this.#native.checkConfig(json, source, this.#world.cwd()));
   }
 
   /**
@@ -373,12 +502,18 @@ class Environment {
    * @param {ClusterInfo} info
    * @param {Log} log
    * @param {import("./election.js").Emit} tell  must not throw
+   * @param {{ name: string, options: string, store: object | null }} [run]  of runWhenLeader()
    * @returns {Apart}
    */
-  startApart(json, source, info, log, tell) {
+  startApart(json, source, info, log, tell, run) {
+    /** @type {import("./election.js").Emit} */
+    const emit = (event, ...values) => {
+      announce(election, event, values);
+      tell(event, ...values);
+    };
     this.#attach();
     const { isMainThread, watchExit, cwd } = this.#world;
-    const started = this.#native.startElection(json, source, cwd());
+    const started = this.#orFromNative(() => this.#native.startElection(json, source, cwd(), run));
     const election = new Election(
       info.leaseName,
       () => info.instanceId,
@@ -386,7 +521,7 @@ class Environment {
         if (event === "error") {
           log.warn(/** @type {Error} */ (values[0]).message, { election: info.leaseName });
         }
-        tell(event, ...values);
+        emit(event, ...values);
       },
     );
     election.attach(started.source);
@@ -400,7 +535,7 @@ class Environment {
       });
     const ways = { ...this.#waysOut(info), stop, log };
     const unwatch = isMainThread ? watchExit(ways) : () => {};
-    const apart = { election, info, log, stop, tell };
+    const apart = { election, info, log, stop, tell: emit };
     this.#apart.set(started.name, apart);
     this.#setNativeLevel();
     return apart;
@@ -589,8 +724,9 @@ class Environment {
    * @param {() => T} call
    */
   #runCallback(term, functionName, call) {
-    if (this.#standIn === null) return call();
-    return this.#standIn.run(term.election, functionName, call);
+    const traced = () => Term.run(term, call);
+    if (this.#standIn === null) return traced();
+    return this.#standIn.run(term.election, functionName, traced);
   }
 
   // ---- choosing a cluster ----
@@ -673,6 +809,18 @@ class Environment {
     try {
       const info = this.#native.checkConfig(found.json, found.source, found.baseDir);
       return { ...found, info, mode: info.type === "LocalCluster" ? "local" : "native" };
+    } catch (error) {
+      throw fromNative(error);
+    }
+  }
+
+  /**
+   * @template T
+   * @param {() => T} call
+   */
+  #orFromNative(call) {
+    try {
+      return call();
     } catch (error) {
       throw fromNative(error);
     }
@@ -767,7 +915,7 @@ class Environment {
     this.#watchExit({ ...this.#waysOut(info), keepAlive: info.keepAlive });
     return {
       info,
-      join: (name) => native.joinElection(name),
+      join: (name, run) => native.joinElection(name, run),
       // Workers share the cluster with the main thread: they only leave its elections.
       stop: async () => {
         if (isMainThread) await native.stopCluster();
@@ -824,10 +972,14 @@ class Environment {
     for (const cluster of this.#leftEarly) Cluster.electionOf(cluster)?.stop();
     const someLeft = this.#leftEarly.size > 0;
     this.#leftEarly.clear();
-    for (const [registration, { name, functionName }] of waiting) {
-      const election = this.#orReport(name, () => this.#electionFor(name));
-      if (election === undefined) registration.remove(removal);
-      else this.#hang(registration, election, functionName);
+    for (const [registration, call] of waiting) {
+      try {
+        this.#hang(call, this.#electionFor(call.name));
+      } catch (error) {
+        this.#reportRefusal(call.name, error);
+        if (call.run === undefined) registration.remove(removal);
+        else Run.refuse(call.run, error);
+      }
     }
     for (const resolve of this.#boundListeners) resolve();
     this.#boundListeners.clear();
@@ -839,11 +991,11 @@ class Environment {
   }
 
   /**
-   * @param {Registration} registration
+   * @param {Call} call
    * @param {Election} election
-   * @param {string} functionName
    */
-  #hang(registration, election, functionName) {
+  #hang({ registration, functionName, run }, election) {
+    if (run !== undefined) Run.bind(run, election);
     if (!election.stopping) {
       election.add(registration);
       return;
@@ -864,10 +1016,18 @@ class Environment {
   #orReport(name, join) {
     try {
       return join();
-    } catch (err) {
-      this.log.error("this instance cannot take part in an election", { election: name, err });
+    } catch (error) {
+      this.#reportRefusal(name, error);
       return undefined;
     }
+  }
+
+  /**
+   * @param {string | undefined} election
+   * @param {unknown} err
+   */
+  #reportRefusal(election, err) {
+    this.log.error("this instance cannot take part in an election", { election, err });
   }
 
   /** @param {string | undefined} name */
@@ -892,7 +1052,7 @@ class Environment {
     // Known before it is joined, so that no event is lost.
     this.#elections.set(actual, election);
     try {
-      election.attach(state.provider.join(actual));
+      election.attach(state.provider.join(actual, this.#runs.get(actual)?.options));
       // Who is told to lead may act on it, and a cluster that is started later could not take that back.
       const { mode, implicit } = state.plan;
       if (mode === "local" && implicit) election.standing.onFirstTrue(() => this.ledFor(ASKED));
@@ -1050,6 +1210,11 @@ class Environment {
     const apart = this.#apart.get(event.election);
     const election = apart?.election ?? this.#elections.get(event.election);
     if (election === undefined) return;
+    if (event.type === "attempt") {
+      const { what, outcome, duration } = event;
+      publish("attempt", () => ({ ...about(election), what, outcome, duration }));
+      return;
+    }
     /** @type {import("./election.js").Emit} */
     const tell = apart?.tell ?? ((name, ...values) => this.#emit(election, name, values));
     switch (event.type) {
@@ -1075,8 +1240,9 @@ class Environment {
           "error",
           new ElectionError(
             "WHENLEADER_OVERRUN",
-            `the callbacks of term ${event.token} of "${election.name}" have not ended although its ` +
-              "lease is about to: another instance may lead while they still run",
+            `the callbacks of term ${event.token} of "${election.name}" have not ended ` +
+              `${(event.duration / 1000).toFixed(1)} s after it did, and its lease is about to end: another ` +
+              "instance may lead while they still run",
             { election: election.name, reason: "overrun" },
           ),
         );
@@ -1120,6 +1286,11 @@ class Environment {
    * @param {unknown[]} values
    */
   #emit(election, event, values) {
+    announce(election, event, values);
+    const run = this.#runs.get(election.name)?.run;
+    if (run !== undefined && this.#elections.get(election.name) === election) {
+      Run.tell(run, event, values);
+    }
     for (const cluster of [...this.#clusters.values()]) {
       if (Cluster.electionOf(cluster) === election) this.#tell(cluster, event, values);
     }
@@ -1163,6 +1334,29 @@ class Environment {
       if (Cluster.electionOf(cluster) === election) Cluster.giveUpWait(cluster);
     }
   }
+}
+
+/**
+ * On the channels.
+ *
+ * @param {Election} election
+ * @param {string} event
+ * @param {unknown[]} values
+ */
+function announce(election, event, values) {
+  if (event === "promoted") {
+    publish("promoted", () => about(election));
+  } else if (event === "demoted") {
+    const [lost, { token, traceId }] = /** @type {[LeadershipLostError, Term]} */ (values);
+    publish("demoted", () => ({ ...about(election), token, traceId, reason: lost.reason }));
+  } else if (event === "error") {
+    publish("error", () => ({ ...about(election), error: values[0] }));
+  }
+}
+
+/** What they tell with everything. @param {Election} election */
+function about({ name, instanceId, term }) {
+  return { election: name, instanceId, token: term?.token, traceId: term?.traceId };
 }
 
 /** @param {import("./term.js").Term} term */

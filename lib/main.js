@@ -4,8 +4,10 @@
 const { inspect } = require("node:util");
 const { isMainThread } = require("node:worker_threads");
 const { Bridge } = require("./bridge.js");
+const { isAbortSignal } = require("./cluster.js");
 const { Environment } = require("./environment.js");
 const { watchExit } = require("./exit.js");
+const { toJson } = require("./json.js");
 const { loadNative } = require("./native.js");
 
 /** @typedef {import("../index.js").WhenLeaderOptions} WhenLeaderOptions */
@@ -29,6 +31,9 @@ const environment = new Environment({
   remindAfter: REMIND_AFTER,
   watchExit,
 });
+
+/** In milliseconds: from the end of work that ended by itself to the next campaign of the same instance. */
+const CAMPAIGN_INTERVAL = 5_000;
 
 /** The most bytes that the name of an election may have. */
 const NAME_LIMIT = 253;
@@ -54,6 +59,53 @@ function whenLeader(fn, deregisteredFn, options) {
     hasSecond ? /** @type {(lost: unknown, term: unknown) => unknown} */ (deregisteredFn) : null,
     checkOptions(options),
   );
+}
+
+/**
+ * @param {unknown} name
+ * @param {unknown} work
+ * @param {unknown} options
+ */
+function runWhenLeader(name, work, options) {
+  if (name === undefined || name === null) {
+    throw new TypeError(
+      "runWhenLeader(name, work): name must be given: each piece of work has an election of its own",
+    );
+  }
+  const election = /** @type {string} */ (checkName("runWhenLeader(name, work): name", name));
+  if (typeof work !== "function") {
+    throw new TypeError(`runWhenLeader(name, work): work must be a function, not ${inspect(work)}`);
+  }
+  return environment.runWhenLeader(
+    election,
+    /** @type {(term: unknown) => unknown} */ (work),
+    checkRunOptions(options),
+  );
+}
+
+/** @param {unknown} given */
+function checkRunOptions(given) {
+  const options = given ?? {};
+  if (typeof options !== "object" || Array.isArray(options)) {
+    throw new TypeError(`runWhenLeader(): options must be an object, not ${inspect(options)}`);
+  }
+  const { signal, cluster, ...others } = /** @type {Record<string, unknown>} */ (options);
+  if (signal !== undefined && !isAbortSignal(signal)) {
+    throw new TypeError(
+      `runWhenLeader(): options.signal must be an AbortSignal, not ${inspect(signal)}`,
+    );
+  }
+  const named = Object.entries(others).filter(([, value]) => value !== undefined);
+  const json = toJson(Object.fromEntries(named), () => undefined);
+  return { options: json, pause: campaignInterval(others), cluster, signal };
+}
+
+/** As the native side takes it where it is not given. @param {Record<string, unknown>} options */
+function campaignInterval({ campaignInterval, leaseDuration }) {
+  if (typeof campaignInterval === "number") return campaignInterval;
+  return typeof leaseDuration === "number"
+    ? Math.min(CAMPAIGN_INTERVAL, leaseDuration / 3)
+    : CAMPAIGN_INTERVAL;
 }
 
 /**
@@ -155,6 +207,7 @@ module.exports = {
   brokenRule,
   checkName,
   whenLeader,
+  runWhenLeader,
   useCluster,
   startCluster,
   stopCluster,

@@ -10,7 +10,9 @@ export type NativeEvent =
   | { type: "demoted"; election: string; token: number; reason: LossReason }
   | { type: "leaderChanged"; election: string; token: number; readonly instanceId: string }
   | { type: "error"; election: string; code: string; message: string; fatal: boolean }
-  | { type: "overrun"; election: string; token: number }
+  /** So many milliseconds after the end of the term. */
+  | { type: "overrun"; election: string; token: number; duration: number }
+  | { type: "attempt"; election: string; what: string; outcome: string; duration: number }
   /** The election is over in this process, although nobody in this environment stopped it. */
   | { type: "left"; election: string }
   | {
@@ -87,7 +89,6 @@ export interface ClusterInfo {
   leaseDuration: number;
   renewInterval: number;
   stopTimeout: number;
-  onOverrun: string;
   signals: boolean;
   keepAlive: boolean;
   candidate: boolean;
@@ -117,8 +118,14 @@ export interface RawNative {
   checkConfig(json: string, source: string, baseDir: string): ClusterInfo;
   startCluster(json: string, source: string, baseDir: string, operation: number): void;
   runningCluster(): ClusterInfo | null;
-  joinElection(name: string): void;
-  startElection(json: string, source: string, baseDir: string): string;
+  checkRun(options: string): void;
+  joinElection(name: string, run?: string): void;
+  startElection(
+    json: string,
+    source: string,
+    baseDir: string,
+    run?: { name: string; options: string },
+  ): string;
   isLeaderFunction(name: string): () => boolean;
   remaining(name: string, token: number): number;
   leader(name: string): { instanceId: string; token: number } | null;
@@ -170,12 +177,16 @@ export interface Native {
   registerStore(store: LeaseStore, name: string): number;
   openClient(store: LeaseStore, how: { instanceId: string; limit: number }): Client;
   runningCluster(): ClusterInfo | null;
-  joinElection(name: string): ElectionSource;
+  /** Throws for options of runWhenLeader() that are wrong on every cluster. */
+  checkRun(options: string): void;
+  /** With options of runWhenLeader(), in JSON, it is this environment's alone. */
+  joinElection(name: string, run?: string): ElectionSource;
   /** One beside the cluster. The name is what its events call it. */
   startElection(
     json: string,
     source: string,
     baseDir: string,
+    run?: { name: string; options: string; store: object | null },
   ): { name: string; source: ElectionSource };
   /** Where it listens. */
   serve(options: ServeOptions): Promise<string | undefined>;
@@ -206,6 +217,7 @@ export interface Provider {
   readonly info: Pick<ClusterInfo, "leaseName" | "store" | "stopTimeout"> & {
     readonly instanceId: string;
   };
-  join(name: string): ElectionSource;
+  /** With options of runWhenLeader(), in JSON. */
+  join(name: string, run?: string): ElectionSource;
   stop(): Promise<void>;
 }

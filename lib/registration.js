@@ -140,7 +140,9 @@ class Registration {
       this.#busy = false;
       after?.();
     };
-    const pending = runCallback(this, call, (error) => this.#callbacks.onError(error, which, term));
+    const pending = runCallback(this, term, call, (error) =>
+      this.#callbacks.onError(error, which, term),
+    );
     if (pending === undefined) {
       end();
     } else {

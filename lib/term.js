@@ -12,19 +12,23 @@
  */
 
 /** @typedef {import("../index.js").Term} PublicTerm */
+/** @typedef {NonNullable<ReturnType<import("./tracing.js").openSpan>>} Span */
 
 /** @implements {PublicTerm} */
 class Term {
   #source;
+  #span;
   #controller = new AbortController();
 
   /**
    * @param {TermSource} source
    * @param {number} token
    * @param {string} traceId
+   * @param {Span | null} span  that of the term, whose end is for others to tell
    */
-  constructor(source, token, traceId) {
+  constructor(source, token, traceId, span) {
     this.#source = source;
+    this.#span = span;
     /** @readonly */
     this.election = source.election;
     /** @readonly */
@@ -49,9 +53,29 @@ class Term {
     return this.#source.remaining(this.token);
   }
 
+  // Not methods: they are the library's.
+
   /**
-   * Not a method: only the library ends a term.
+   * A callback runs in the context of the term's span.
    *
+   * @template T
+   * @param {Term} term
+   * @param {() => T} call
+   * @returns {T}
+   */
+  static run(term, call) {
+    return term.#span === null ? call() : term.#span.run(call);
+  }
+
+  /**
+   * @param {Term} term
+   * @param {unknown} error
+   */
+  static failed(term, error) {
+    term.#span?.failed(error);
+  }
+
+  /**
    * @param {Term} term
    * @param {LeadershipLostError} lost
    */

@@ -16,7 +16,7 @@ use crate::backend::{Attempt, Backend, BackendError};
 use crate::candidate::{Answer, Candidate, Input, Op, Output, Request, RequestId, Rules};
 use crate::clock::{Clock, Moment};
 use crate::identity::{is_ours, trace_id};
-use crate::lease::{ElectionName, FailureKind, Hint, Leader, LossReason, Owner, Token};
+use crate::lease::{ElectionName, FailureKind, Hint, Leader, LossReason, Outcome, Owner, Token};
 use crate::locked::locked;
 use crate::term::{Lead, Term};
 
@@ -42,9 +42,12 @@ pub enum Event {
         reason: LossReason,
     },
     LeaderChanged(Leader),
+    /// Callbacks have not ended, so long after their term did, and its lease is about to.
     Overrun {
         token: Token,
+        since: Duration,
     },
+    Attempted(Attempted),
     /// Something needs a person: told once, until it has passed.
     Trouble {
         code: &'static str,
@@ -54,6 +57,15 @@ pub enum Event {
     /// The answer to [`Command::Stop`]: the lease is released or left to its expiry. Only an
     /// [`Event::Overrun`] may follow.
     Stopped,
+}
+
+/// How one request to the store went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attempted {
+    pub what: &'static str,
+    /// "held", "other", "released", "notReleased", "seen", "givenUp", or the code of an error.
+    pub outcome: &'static str,
+    pub took: Duration,
 }
 
 /// Where events go.
@@ -164,6 +176,8 @@ pub struct Campaign {
     pub election: ElectionName,
     pub store: Arc<PreparedStore>,
     pub clock: Arc<dyn Clock>,
+    /// What its records say: how long a lease lasts.
+    pub lease: Duration,
     pub commands: mpsc::UnboundedReceiver<Command>,
     /// Changes when timers cannot be trusted: the machine was suspended.
     pub woken: watch::Receiver<u64>,
@@ -179,7 +193,7 @@ impl Campaign {
     /// of the last term have ended or were told of. Returns early only if every sender of commands is gone.
     pub async fn run(mut self, owner: Owner, rules: Rules, tell: Tell) {
         let backend = self.store.backend().clone();
-        let lease = rules.timing.lease();
+        let lease = self.lease;
         let (hints, mut hinted) = mpsc::channel(HINT_QUEUE);
         let mut watch = Some(WatchTask::start(
             &backend,
@@ -193,11 +207,14 @@ impl Campaign {
             candidate: Candidate::new(owner, rules, self.clock.now()),
             store: &self.store,
             election: &self.election,
+            clock: &self.clock,
             lease,
             lead: Lead::default(),
             term_span: span.clone(),
             span,
             in_flight: None,
+            sent: None,
+            demoted_at: Moment::ORIGIN,
             stopped: false,
             last_error: None,
             tell,
@@ -237,11 +254,15 @@ struct Driver<'a> {
     candidate: Candidate,
     store: &'a Arc<PreparedStore>,
     election: &'a ElectionName,
+    clock: &'a Arc<dyn Clock>,
     lease: Duration,
     lead: Lead,
     span: Span,
     term_span: Span,
     in_flight: Option<InFlight>,
+    /// What that is, and since when.
+    sent: Option<(&'static str, Moment)>,
+    demoted_at: Moment,
     stopped: bool,
     last_error: Option<BackendError>,
     tell: Tell,
@@ -253,22 +274,23 @@ impl Driver<'_> {
         self.candidate.handle(now, input, &mut outputs);
         self.lead.follow(self.candidate.leads_until(), trace_id);
         for output in outputs {
-            self.act(output);
+            self.act(now, output);
         }
         if self.in_flight.as_ref().map(|(id, _)| *id) != self.candidate.pending_request() {
-            self.in_flight = None; // Given up: dropping it cancels it.
+            self.give_up(now);
         }
     }
 
-    fn act(&mut self, output: Output) {
+    fn act(&mut self, now: Moment, output: Output) {
         let _in_span = self.term_span.clone().entered();
         match output {
-            Output::Send(request) => self.send(request),
+            Output::Send(request) => self.send(now, request),
             Output::Promoted { token } => self.promoted(token),
             Output::Demoted { token, reason } => {
                 tracing::info!(reason = reason.as_str(), "no longer the leader");
                 self.store.backend().tell_role(self.election, false);
                 (self.tell)(Event::Demoted { token, reason });
+                self.demoted_at = now;
                 self.term_span = self.span.clone();
             }
             Output::LeaderChanged(leader) => {
@@ -277,7 +299,8 @@ impl Driver<'_> {
             }
             Output::Overrun { token } => {
                 tracing::warn!(%token, "the callbacks of a lost term still run although its lease ends now; another instance may lead already");
-                (self.tell)(Event::Overrun { token });
+                let since = now.since(self.demoted_at);
+                (self.tell)(Event::Overrun { token, since });
             }
             Output::StoreLost(kind) => self.store_lost(kind),
             Output::StoreBack => {
@@ -366,7 +389,7 @@ impl Driver<'_> {
         });
     }
 
-    fn send(&mut self, request: Request) {
+    fn send(&mut self, now: Moment, request: Request) {
         let store = self.store.clone();
         let election = self.election.clone();
         let owner = self.candidate.owner().clone();
@@ -394,7 +417,33 @@ impl Driver<'_> {
             backend.attempt(&attempt).await.map(Answer::Attempt)
         };
         tracing::debug!(op = ?request.op, "attempt");
+        let what = match request.op {
+            Op::Campaign => "campaign",
+            Op::Renew(_) => "renew",
+            Op::Release(_) => "release",
+            Op::Peek => "peek",
+        };
+        self.give_up(now);
+        self.sent = Some((what, now));
         self.in_flight = Some((request.id, Box::pin(ask.instrument(self.term_span.clone()))));
+    }
+
+    /// Dropping it cancels it.
+    fn give_up(&mut self, now: Moment) {
+        if self.in_flight.take().is_some() {
+            self.attempted(now, "givenUp");
+        }
+    }
+
+    fn attempted(&mut self, now: Moment, outcome: &'static str) {
+        if let Some((what, since)) = self.sent.take() {
+            let took = now.since(since);
+            (self.tell)(Event::Attempted(Attempted {
+                what,
+                outcome,
+                took,
+            }));
+        }
     }
 
     /// Before the answer that told it.
@@ -408,6 +457,15 @@ impl Driver<'_> {
     }
 
     fn answer(&mut self, (request, result): (RequestId, Result<Answer, BackendError>)) -> Input {
+        let outcome = match &result {
+            Ok(Answer::Attempt(Outcome::Held { .. })) => "held",
+            Ok(Answer::Attempt(Outcome::Other { .. })) => "other",
+            Ok(Answer::Released(true)) => "released",
+            Ok(Answer::Released(false)) => "notReleased",
+            Ok(Answer::Seen(_) | Answer::Failed(_)) => "seen",
+            Err(error) => error.code,
+        };
+        self.attempted(self.clock.now(), outcome);
         let answer = match result {
             Ok(answer) => {
                 self.last_error = None;

@@ -21,7 +21,7 @@ use crate::backend::{self, Backend, BackendError, StoreOptions, UNSUITABLE, with
 use crate::campaign::{Campaign, Command, Event, PreparedStore, Tell};
 use crate::candidate::Rules;
 use crate::clock::{Clock, SystemClock};
-use crate::config::{Config, Kind};
+use crate::config::{Config, ElectionOptions, Kind};
 use crate::identity::{default_instance_id, draw_owner};
 use crate::lease::{
     ElectionName, FailureKind, InstanceId, LONGEST_LEASE, Leader, LossReason, Token,
@@ -29,6 +29,7 @@ use crate::lease::{
 use crate::locked::locked;
 use crate::random::random_u64;
 use crate::term::Term;
+use crate::timing::Timing;
 
 /// The threads on which may run what blocks, beside the one of the runtime. They are started when they are needed
 /// and end when they are idle. Of each kind that may hang for ever, a store's files or what else is read, only four
@@ -126,15 +127,6 @@ impl Cluster {
         backend: Arc<dyn Backend>,
         clock: Arc<dyn Clock>,
     ) -> Result<Arc<Self>, StartError> {
-        let shortest = backend.capabilities().shortest_lease;
-        if config.timing.lease() < shortest {
-            return Err(StartError::Config(format!(
-                "leaseDuration must be at least {} ms on {}, not {}",
-                shortest.as_millis(),
-                backend.describe(),
-                config.timing.lease().as_millis()
-            )));
-        }
         let cluster = Self {
             instance: config
                 .instance
@@ -149,6 +141,7 @@ impl Cluster {
             joined: AtomicBool::new(false),
         };
         cluster.check_name(&cluster.config.election)?;
+        cluster.check_lease(&cluster.config.election_options())?;
         Ok(Arc::new(cluster))
     }
 
@@ -179,14 +172,31 @@ impl Cluster {
         })
     }
 
+    fn check_lease(&self, options: &ElectionOptions) -> Result<(), StartError> {
+        let backend = self.store.backend();
+        let shortest = backend.capabilities().shortest_lease;
+        let lease = options.timing.lease();
+        if lease < shortest {
+            return Err(StartError::Config(format!(
+                "leaseDuration must be at least {} ms on {}, not {}",
+                shortest.as_millis(),
+                backend.describe(),
+                lease.as_millis()
+            )));
+        }
+        Ok(())
+    }
+
     /// Joins the election of that name, which is started if it does not run yet: what it tells first is heard
-    /// by whoever started it.
+    /// by whoever started it. One that runs goes on as it began.
     pub fn join(
         self: &Arc<Self>,
         name: &ElectionName,
+        options: &ElectionOptions,
         listener: Arc<dyn Listener>,
     ) -> Result<(Arc<Election>, ListenerId), StartError> {
         self.check_name(name)?;
+        self.check_lease(options)?;
         let mut elections = locked(&self.elections);
         if self.stopping.load(Ordering::SeqCst) {
             return Err(StartError::Config(format!(
@@ -195,9 +205,14 @@ impl Cluster {
         }
         let running = |other: &&Arc<Election>| other.name == *name && !other.is_stopping();
         if let Some(election) = elections.iter().find(running) {
+            if options.alone {
+                return Err(StartError::Config(format!(
+                    "election {name} runs in another thread of this process: give each piece of work a name of its own"
+                )));
+            }
             return Ok((election.clone(), election.join(listener)));
         }
-        let election = Arc::new(Election::new(name.clone(), self.clock.clone()));
+        let election = Arc::new(Election::new(name.clone(), *options, self.clock.clone()));
         let listener = election.join(listener);
         elections.push(election.clone());
         self.joined.store(true, Ordering::SeqCst);
@@ -238,13 +253,21 @@ impl Cluster {
         elections.clone()
     }
 
-    fn rules(&self) -> Rules {
+    fn rules(&self, options: &ElectionOptions) -> Rules {
         Rules {
-            timing: self.config.timing,
-            on_renew_error: self.config.on_renew_error,
+            timing: options.timing,
+            on_renew_error: options.on_renew_error,
             takes_part: self.config.takes_part,
             stop_timeout: self.config.stop_timeout,
             jitter_seed: random_u64() | 1,
+        }
+    }
+
+    /// What the records of an election say.
+    fn recorded_lease(&self, timing: &Timing) -> Duration {
+        match self.config.kind {
+            Kind::Kubernetes { .. } => timing.lease_seen_by_the_second(),
+            _ => timing.lease(),
         }
     }
 }
@@ -301,7 +324,6 @@ fn open_backend(config: &Config, clock: &Arc<dyn Clock>) -> Result<Arc<dyn Backe
                 timeout: timeout.unwrap_or(config.timing.request_limit()),
                 patience: config.timing.patience(),
                 lease: config.timing.lease(),
-                written_lease: config.timing.lease_seen_by_the_second(),
                 election: config.election.clone(),
                 takes_part: config.takes_part,
                 pod_labels: *pod_labels,
@@ -457,6 +479,7 @@ async fn watch_for_suspensions(cluster: Weak<Cluster>) {
 /// One election of this process.
 pub struct Election {
     name: ElectionName,
+    options: ElectionOptions,
     clock: Arc<dyn Clock>,
     audience: Mutex<Audience>,
     /// No new campaign is to be started.
@@ -478,7 +501,7 @@ struct Audience {
 }
 
 impl Election {
-    fn new(name: ElectionName, clock: Arc<dyn Clock>) -> Self {
+    fn new(name: ElectionName, options: ElectionOptions, clock: Arc<dyn Clock>) -> Self {
         let audience = Audience {
             listeners: Vec::new(),
             commands: mpsc::unbounded_channel().0,
@@ -489,6 +512,7 @@ impl Election {
         };
         Self {
             name,
+            options,
             clock,
             audience: Mutex::new(audience),
             stopping: AtomicBool::new(false),
@@ -618,7 +642,7 @@ impl Election {
             Event::Stopped => {
                 self.stopped.send_replace(true);
             }
-            Event::Overrun { .. } | Event::Trouble { .. } => {}
+            Event::Overrun { .. } | Event::Attempted(_) | Event::Trouble { .. } => {}
         }
         for (id, listener) in &audience.listeners {
             listener.tell(*id, &self.name, event);
@@ -718,19 +742,21 @@ impl Audience {
 /// Runs campaigns of one election until it is stopped. A campaign that panics is a demotion and an
 /// error, never silence, and is followed by another.
 async fn supervise(cluster: Arc<Cluster>, election: Arc<Election>) {
-    let pause = cluster.config.timing.renew_interval();
+    let options = &election.options;
+    let pause = options.timing.renew_interval();
     loop {
         let campaign = Campaign {
             election: election.name.clone(),
             store: cluster.store.clone(),
             clock: cluster.clock.clone(),
+            lease: cluster.recorded_lease(&options.timing),
             commands: election.begin(),
             woken: cluster.woken.subscribe(),
         };
         let owner = draw_owner(&cluster.instance);
         let hearing = election.clone();
         let tell: Tell = Arc::new(move |event| hearing.hear(&event));
-        match tokio::spawn(campaign.run(owner, cluster.rules(), tell)).await {
+        match tokio::spawn(campaign.run(owner, cluster.rules(options), tell)).await {
             Ok(()) => break,
             Err(error) => election.died(&error.to_string()),
         }
@@ -766,7 +792,8 @@ mod tests {
                 Event::Promoted(term) => format!("promoted {}", term.token()),
                 Event::Demoted { token, reason } => format!("demoted {token} {}", reason.as_str()),
                 Event::LeaderChanged(leader) => format!("leader {}", leader.token),
-                Event::Overrun { token } => format!("overrun {token}"),
+                Event::Overrun { token, .. } => format!("overrun {token}"),
+                Event::Attempted(_) => return,
                 Event::Trouble { code, .. } => format!("trouble {code}"),
                 Event::Stopped => "stopped".to_string(),
             };
@@ -774,12 +801,19 @@ mod tests {
         }
     }
 
+    fn config(json: &str) -> Config {
+        let json = format!(r#"{{ "cluster": {json} }}"#);
+        Config::parse(&json, "test", Path::new("/"), &|_| None).unwrap()
+    }
+
     fn token(number: u64) -> Token {
         Token::new(number).unwrap()
     }
 
     fn election() -> (Election, mpsc::UnboundedReceiver<Command>) {
-        let election = Election::new(ElectionName::new("e").unwrap(), Arc::new(SystemClock));
+        let options = config("{}").election_options();
+        let name = ElectionName::new("e").unwrap();
+        let election = Election::new(name, options, Arc::new(SystemClock));
         let commands = election.begin();
         (election, commands)
     }
@@ -938,14 +972,21 @@ mod tests {
 
     #[test]
     fn a_campaign_that_dies_is_a_demotion_and_an_error_and_is_followed_by_another() {
-        let json = r#"{ "leaseDuration": 600, "renewInterval": 100 }"#;
-        let config = Config::parse(json, "test", Path::new("/"), &|_| None).unwrap();
+        let config = config(r#"{ "leaseDuration": 600, "renewInterval": 100 }"#);
+        let options = config.election_options();
         let store = Arc::new(PanicsOnce::default());
         let cluster = Cluster::with_backend(config, store, Arc::new(SystemClock)).unwrap();
         let name = ElectionName::new("e").unwrap();
         start_runtime().unwrap();
         let heard = Arc::new(Heard::default());
-        cluster.join(&name, heard.clone()).unwrap();
+        cluster.join(&name, &options, heard.clone()).unwrap();
+        let alone = ElectionOptions {
+            alone: true,
+            ..options
+        };
+        let taken = cluster.join(&name, &alone, heard.clone());
+        let taken = taken.unwrap_err().to_string();
+        assert!(taken.contains("another thread"), "{taken}");
         let mut words = Vec::new();
         for _ in 0..200 {
             words.extend(heard.take());
@@ -974,7 +1015,8 @@ mod tests {
         *locked(&RUNNING) = Some(cluster.clone());
         assert!(release_all_now(Duration::from_secs(10)));
         *locked(&RUNNING) = None;
-        let late = cluster.join(&name, heard).unwrap_err().to_string();
+        let late = cluster.join(&name, &options, heard).unwrap_err();
+        let late = late.to_string();
         assert!(late.contains("is being stopped"), "{late}");
     }
 }

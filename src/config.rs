@@ -3,6 +3,7 @@
 //! Knows no file system and no store: the caller found the text, and says where; the store's URL is
 //! judged by the table of backends.
 
+mod election;
 mod leader_api;
 
 use std::fmt;
@@ -11,12 +12,13 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
+pub use self::election::{ElectionOptions, check_run_options};
 use self::leader_api::{INSTEAD, Settings};
 use crate::backend::leader_api::LEASE_UNTIL_TOLD;
 use crate::backend::without_password;
 use crate::candidate::OnRenewError;
 use crate::lease::{ElectionName, InstanceId, LONGEST_LEASE};
-use crate::timing::{DEFAULT_LEASE, DEFAULT_RENEW, Timing};
+use crate::timing::{BadTiming, DEFAULT_LEASE, DEFAULT_RENEW, Timing};
 
 /// The longest part of a bad value that an error repeats.
 const SHOWN_VALUE: usize = 60;
@@ -521,17 +523,18 @@ impl Section {
             renew.unwrap_or(DEFAULT_RENEW),
             limit,
         )
-        .map_err(|bad| {
-            let parameter = bad.parameter;
-            match self.values.get(parameter) {
-                Some(value) => self.bad(parameter, value, &bad.rule),
-                // The default does not fit to what was given.
-                None => ConfigError::new(format!(
-                    "{}.{parameter} must {}; it is not given, and its default does not fit",
-                    self.place, bad.rule
-                )),
-            }
-        })
+        .map_err(|bad| self.bad_timing(&bad))
+    }
+
+    fn bad_timing(&self, BadTiming { parameter, rule }: &BadTiming) -> ConfigError {
+        match self.values.get(*parameter) {
+            Some(value) => self.bad(parameter, value, rule),
+            // The default does not fit to what was given.
+            None => ConfigError::new(format!(
+                "{}.{parameter} must {rule}; it is not given, and its default does not fit",
+                self.place
+            )),
+        }
     }
 
     fn refuse_unknown_keys(&self) -> Result<(), ConfigError> {

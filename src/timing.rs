@@ -37,6 +37,8 @@ const LONGEST_JITTER: Duration = Duration::from_millis(50);
 const JITTER_DIVISOR: u32 = 1_000;
 /// No two attempts of one instance follow each other faster than this, whatever wakes it.
 const SHORTEST_GAP: Duration = Duration::from_millis(10);
+/// To a campaign interval of its own, up to this part is added.
+const CAMPAIGN_JITTER_DIVISOR: u32 = 5;
 /// After a failure an instance tries again after R/8, R/4, R/2, and then every R.
 const QUICK_RETRIES: u32 = 3;
 /// A follower that is told of every renewal still asks the store itself once in so many leases.
@@ -58,6 +60,8 @@ pub struct Timing {
     lease: Duration,
     renew: Duration,
     lead_limit: Duration,
+    /// How often a follower asks that hears of nothing, if not every R.
+    campaign: Option<Duration>,
     /// The server says how long a lease lasts.
     told: bool,
 }
@@ -134,7 +138,22 @@ impl Timing {
             lease,
             renew,
             lead_limit: limit,
+            campaign: None,
             told: false,
+        })
+    }
+
+    /// A leader that renews often need not have followers that ask as often.
+    pub fn with_campaign_interval(self, interval: Duration) -> Result<Self, BadTiming> {
+        if interval < SHORTEST_RENEW || interval > LONGEST_LEASE {
+            return Err(BadTiming {
+                parameter: "campaignInterval",
+                rule: format!("be {} to {}", Millis(SHORTEST_RENEW), Millis(LONGEST_LEASE)),
+            });
+        }
+        Ok(Self {
+            campaign: Some(interval),
+            ..self
         })
     }
 
@@ -147,6 +166,7 @@ impl Timing {
             lease,
             renew: (lease / ATTEMPTS_A_TOLD_LEASE).max(SHORTEST_GAP),
             lead_limit: latest_stop_told(lease),
+            campaign: None,
             told: true,
         }
     }
@@ -289,10 +309,22 @@ impl Timing {
                 self.spread(jitter).min(self.at_expiry(remaining, jitter))
             }
             None if self.told => self.spread(jitter),
-            Some(remaining) => self.renew.min(self.at_expiry(remaining, jitter)),
+            Some(remaining) => self.pause(jitter).min(self.at_expiry(remaining, jitter)),
+            None if self.campaign.is_some() => self.pause(jitter),
             // Earlier than R, never later: the promise of L + R counts on it.
             None => self.renew.saturating_sub(jitter.of(self.renew / 10)),
         }
+    }
+
+    /// Between two attempts of a follower that hears of nothing.
+    fn pause(&self, jitter: Jitter) -> Duration {
+        let longer = |interval| interval + jitter.of(interval / CAMPAIGN_JITTER_DIVISOR);
+        self.campaign.map_or(self.renew, longer)
+    }
+
+    /// The longest of these.
+    pub fn longest_pause(&self) -> Duration {
+        self.pause(Jitter::ALL)
     }
 
     /// When a follower that is told of releases asks again: at the expiry.
@@ -363,6 +395,7 @@ pub struct Jitter(u16);
 
 impl Jitter {
     pub const NONE: Self = Self(0);
+    const ALL: Self = Self(u16::MAX);
 
     pub const fn from_bits(bits: u16) -> Self {
         Self(bits)

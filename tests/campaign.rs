@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, timeout};
 use whenleader::backend::{Attempt, Backend, BackendError, Capabilities, Hints, Watch};
-use whenleader::campaign::{Campaign, Command, Event, PreparedStore};
+use whenleader::campaign::{Attempted, Campaign, Command, Event, PreparedStore};
 use whenleader::candidate::{OnRenewError, Rules};
 use whenleader::clock::{Clock, Moment};
 use whenleader::lease::{
@@ -291,6 +291,7 @@ fn start_with(store: &Arc<Scripted>, on_renew_error: OnRenewError, timing: Timin
         election: ElectionName::new("leader").unwrap(),
         store: Arc::new(PreparedStore::new(store.clone())),
         clock: clock.clone(),
+        lease: timing.lease(),
         commands: receiver,
         woken: woken.subscribe(),
     };
@@ -325,11 +326,29 @@ impl Running {
         self.commands.send(command).unwrap();
     }
 
+    /// What it tells of the election.
     async fn next(&mut self) -> Event {
+        loop {
+            let event = self.next_of_all().await;
+            if !matches!(event, Event::Attempted(_)) {
+                return event;
+            }
+        }
+    }
+
+    async fn next_of_all(&mut self) -> Event {
         timeout(20 * LEASE, self.events.recv())
             .await
             .expect("an event")
             .expect("a campaign")
+    }
+
+    async fn attempted(&mut self) -> Attempted {
+        loop {
+            if let Event::Attempted(attempted) = self.next_of_all().await {
+                return attempted;
+            }
+        }
     }
 
     async fn promoted(&mut self) -> Arc<Term> {
@@ -545,6 +564,34 @@ async fn callbacks_that_never_end_leave_the_lease_to_its_expiry_and_outliving_it
 }
 
 #[tokio::test(start_paused = true)]
+async fn every_request_to_the_store_is_told_of_with_what_came_of_it_and_how_long_it_took() {
+    let store = Arc::new(Scripted::default());
+    store.then(&[
+        Act::AnswerAfter(RENEW / 2),
+        Act::Answer,
+        Act::Fail(FailureKind::Transient),
+        Act::Silence,
+    ]);
+    let mut run = start(&store, OnRenewError::Retry);
+    for (what, outcome, took) in [
+        ("campaign", "held", RENEW / 2),
+        ("renew", "held", Duration::ZERO),
+        ("renew", "scripted", Duration::ZERO),
+        ("renew", "givenUp", RENEW / 2),
+        ("renew", "held", Duration::ZERO),
+    ] {
+        let told = run.attempted().await;
+        assert_eq!((told.what, told.outcome), (what, outcome));
+        assert!(near(told.took, took), "{told:?}");
+    }
+    run.command(Command::Stop);
+    let (token, _) = run.demoted().await;
+    run.command(Command::CallbacksEnded(token));
+    let told = run.attempted().await;
+    assert_eq!((told.what, told.outcome), ("release", "released"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_lease_won_while_stopping_is_released_unused() {
     let store = Arc::new(Scripted::default());
     store.then(&[Act::AnswerAfter(RENEW / 2)]);
@@ -624,12 +671,18 @@ async fn callbacks_that_outlive_the_lease_are_told_of_once() {
     let term = run.promoted().await;
     store.taken_by(&owner("b", 2));
     run.demoted().await;
+    let demoted = Instant::now();
     let overrun = loop {
-        if let Event::Overrun { token } = run.next().await {
-            break token;
+        if let Event::Overrun { token, since } = run.next().await {
+            break (token, since);
         }
     };
-    assert_eq!(overrun, term.token());
+    assert_eq!(overrun.0, term.token());
+    assert!(
+        near(overrun.1, demoted.elapsed()),
+        "{overrun:?}, {:?}",
+        demoted.elapsed()
+    );
     assert!(
         near(started.elapsed(), LEASE - Duration::from_millis(250)),
         "{:?}",

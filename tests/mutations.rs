@@ -295,7 +295,7 @@ const MUTANTS: &[Mutant] = &[
         hints: &[],
         edits: &[(
             TIMING,
-            "Some(remaining) => self.renew.min(self.at_expiry(remaining, jitter)),",
+            "Some(remaining) => self.pause(jitter).min(self.at_expiry(remaining, jitter)),",
             "Some(_) => self.lease,",
         )],
     },
@@ -304,7 +304,7 @@ const MUTANTS: &[Mutant] = &[
         hints: &["--family", "followers"],
         edits: &[(
             TIMING,
-            "Some(remaining) => self.renew.min(self.at_expiry(remaining, jitter)),",
+            "Some(remaining) => self.pause(jitter).min(self.at_expiry(remaining, jitter)),",
             "Some(_) => self.renew,",
         )],
     },
@@ -341,7 +341,7 @@ const MUTANTS: &[Mutant] = &[
         hints: &[],
         edits: &[(
             TIMING,
-            "Some(remaining) => self.renew.min(self.at_expiry(remaining, jitter)),",
+            "Some(remaining) => self.pause(jitter).min(self.at_expiry(remaining, jitter)),",
             "Some(_) => SHORTEST_GAP,",
         )],
     },

@@ -73,7 +73,7 @@ class Seat {
   #pausedUntil = 0;
   /** Of a lease that is kept for callbacks. */
   #kept = { callbacksEnded: false, releaseBy: 0, pause: 0, tries: 0 };
-  /** The last term's callbacks, until they end. @type {{ token: number, overrun: number } | null} */
+  /** The last term's callbacks, until they end. @type {{ token: number, ended: number, overrun: number } | null} */
   #unsettled = null;
   #stopping = false;
   /** @type {(() => void) | null} */
@@ -233,8 +233,10 @@ class Seat {
     }
     if (this.#standing === "yielding" && now >= this.#kept.releaseBy) this.#leave();
     if (this.#unsettled !== null && now >= this.#unsettled.overrun) {
+      const { token, ended } = this.#unsettled;
       this.#unsettled.overrun = NEVER;
-      this.#tell({ type: "overrun", election: this.#race.name, token: this.#unsettled.token });
+      const duration = now - ended;
+      this.#tell({ type: "overrun", election: this.#race.name, token, duration });
     }
   }
 
@@ -387,7 +389,7 @@ class Seat {
     const { now } = this.#clock;
     const { timing } = this.#settings;
     const overrun = Math.max(this.#anchor + timing.overrunAfter, now + timing.shortestNotice);
-    this.#unsettled = { token: this.#token, overrun };
+    this.#unsettled = { token: this.#token, ended: now, overrun };
     this.#tell({ type: "demoted", election: this.#race.name, token: this.#token, reason });
   }
 

@@ -20,11 +20,11 @@ use napi_derive::napi;
 use super::clients::{self, ClientAnswer};
 use super::logs::{self, LogRecord};
 use super::own_store::{Calls, StoreCall};
-use super::{ClusterInfo, STORE, from_token};
-use crate::campaign::Event;
+use super::{ClusterInfo, STORE, from_token, millis};
+use crate::campaign::{Attempted, Event};
 use crate::clock::{Clock, Moment, SystemClock};
 use crate::cluster::{self, Cluster, Election, Listener, ListenerId, StartError};
-use crate::config::OnOverrun;
+use crate::config::{ElectionOptions, OnOverrun};
 use crate::lease::{ElectionName, Token};
 use crate::locked::locked;
 use crate::term::Term;
@@ -52,6 +52,10 @@ pub struct JsEvent {
     pub fatal: Option<bool>,
     pub level: Option<String>,
     pub fields: Option<BTreeMap<String, String>>,
+    pub what: Option<String>,
+    pub outcome: Option<String>,
+    /// In milliseconds.
+    pub duration: Option<f64>,
     pub operation: Option<u32>,
     pub info: Option<ClusterInfo>,
     pub address: Option<String>,
@@ -250,7 +254,12 @@ impl Environment {
         }
     }
 
-    pub fn join(&mut self, cluster: &Arc<Cluster>, name: &ElectionName) -> Result<(), StartError> {
+    pub fn join(
+        &mut self,
+        cluster: &Arc<Cluster>,
+        name: &ElectionName,
+        options: &ElectionOptions,
+    ) -> Result<(), StartError> {
         let seat_name = SeatName::from(name.as_str());
         if let Some(seat) = self.seats.get(&seat_name).cloned() {
             if !seat.election.is_stopping() {
@@ -258,16 +267,21 @@ impl Environment {
             }
             self.leave(&seat_name, seat.listener);
         }
-        self.take_seat(seat_name, cluster, name, None)
+        self.take_seat(seat_name, cluster, name, options, None)
     }
 
     /// The one election of a cluster beside that of the process. Returns what its seat is called.
-    pub fn join_apart(&mut self, cluster: &Arc<Cluster>) -> Result<String, StartError> {
+    pub fn join_apart(
+        &mut self,
+        cluster: &Arc<Cluster>,
+        options: &ElectionOptions,
+    ) -> Result<String, StartError> {
         static LAST: AtomicU64 = AtomicU64::new(0);
         let number = LAST.fetch_add(1, Ordering::Relaxed);
         let election = &cluster.config().election;
         let name = SeatName::from(format!("{number}\0{election}"));
-        self.take_seat(name.clone(), cluster, election, Some(cluster.clone()))?;
+        let apart = Some(cluster.clone());
+        self.take_seat(name.clone(), cluster, election, options, apart)?;
         Ok(name.to_string())
     }
 
@@ -276,14 +290,15 @@ impl Environment {
         name: SeatName,
         cluster: &Arc<Cluster>,
         election: &ElectionName,
+        options: &ElectionOptions,
         apart: Option<Arc<Cluster>>,
     ) -> Result<(), StartError> {
         let ear = Ear {
             seat: name.clone(),
             link: self.link.clone(),
-            on_overrun: cluster.config().on_overrun,
+            on_overrun: options.on_overrun,
         };
-        let (election, listener) = cluster.join(election, Arc::new(ear))?;
+        let (election, listener) = cluster.join(election, options, Arc::new(ear))?;
         Link::add_seat(
             &self.link,
             LinkedSeat {
@@ -465,8 +480,8 @@ impl Listener for Ear {
         if let Event::Stopped = event {
             return self.link.left(&self.seat, listener);
         }
-        if let (Event::Overrun { token }, OnOverrun::Exit) = (event, self.on_overrun) {
-            exit_for_overrun(election, token.number());
+        if let (Event::Overrun { token, since }, OnOverrun::Exit) = (event, self.on_overrun) {
+            exit_for_overrun(election, token.number(), *since);
         }
         self.link.send(Message::Election(
             self.seat.clone(),
@@ -477,9 +492,10 @@ impl Listener for Ear {
 }
 
 /// Ends the process from whatever thread this is, also while JavaScript is stuck in a loop.
-fn exit_for_overrun(election: &ElectionName, token: u64) -> ! {
+fn exit_for_overrun(election: &ElectionName, token: u64, since: Duration) -> ! {
     let line = format!(
-        "whenleader: election {election}, term {token}: its callbacks still ran when its lease ended, so this process ends (onOverrun is \"exit\"). Make the work heed term.signal, or lengthen leaseDuration.\n"
+        "whenleader: election {election}, term {token}: its work still ran {:.1} s after the term had ended, and its lease ends now, so this process ends with code {EXIT_OVERRUN} (onOverrun is \"exit\"). Make the work heed term.signal, or lengthen leaseDuration.\n",
+        since.as_secs_f64()
     );
     // A pipe that nobody reads must not keep the process alive.
     let writer = std::thread::spawn(move || std::io::stderr().write_all(line.as_bytes()));
@@ -620,9 +636,20 @@ fn of_election(name: &str, event: Event) -> JsEvent {
             instance_id: Some(leader.owner.instance.to_string()),
             ..js("leaderChanged")
         },
-        Event::Overrun { token } => JsEvent {
+        Event::Overrun { token, since } => JsEvent {
             token: Some(from_token(token)),
+            duration: Some(millis(since)),
             ..js("overrun")
+        },
+        Event::Attempted(Attempted {
+            what,
+            outcome,
+            took,
+        }) => JsEvent {
+            what: Some(what.into()),
+            outcome: Some(outcome.into()),
+            duration: Some(millis(took)),
+            ..js("attempt")
         },
         Event::Stopped => js("stopped"),
         Event::Trouble {

@@ -27,7 +27,7 @@ use napi_derive::napi;
 use self::environment::{Done, Environment, JsEvent, Seat, no_thread};
 use crate::clock::{Clock, SystemClock};
 use crate::cluster::{self, Cluster, StartError};
-use crate::config::{Config, ConfigError, Fault, OnOverrun};
+use crate::config::{Config, ConfigError, ElectionOptions, Fault, check_run_options};
 use crate::identity;
 use crate::lease::{ElectionName, Token};
 
@@ -49,13 +49,20 @@ pub struct ClusterInfo {
     pub lease_duration: f64,
     pub renew_interval: f64,
     pub stop_timeout: f64,
-    pub on_overrun: String,
     pub signals: bool,
     pub keep_alive: bool,
     pub candidate: bool,
     /// Which store it is, without a password. Empty until it was opened.
     pub store: String,
     pub warnings: Vec<String>,
+}
+
+/// An election of one piece of work.
+#[napi(object)]
+pub struct Run {
+    pub name: String,
+    /// JSON.
+    pub options: String,
 }
 
 #[napi(object)]
@@ -120,10 +127,16 @@ pub fn running_cluster() -> Option<ClusterInfo> {
     cluster::running().map(|cluster| info(cluster.config(), Some(&cluster)))
 }
 
-/// Takes a seat in an election of the running cluster for this environment. The election is started if
-/// nobody did; events follow.
+/// Says what is wrong with the options of `runWhenLeader()`, as far as that can be known without a cluster.
 #[napi(catch_unwind)]
-pub fn join_election(env: Env, name: String) -> Result<()> {
+pub fn check_run(options: String) -> Result<()> {
+    check_run_options(&options).map_err(refused)
+}
+
+/// Takes a seat in an election of the running cluster for this environment. The election is started if
+/// nobody did; events follow. With the options of `runWhenLeader()` it is this seat's alone.
+#[napi(catch_unwind)]
+pub fn join_election(env: Env, name: String, run: Option<String>) -> Result<()> {
     let name = election_name(&name)?;
     let Some(cluster) = cluster::running() else {
         return Err(Error::new(
@@ -131,20 +144,33 @@ pub fn join_election(env: Env, name: String) -> Result<()> {
             "no cluster is running".to_string(),
         ));
     };
-    Environment::of(env, |here| here.join(&cluster, &name))
+    let options = options(cluster.config(), run.as_deref())?;
+    Environment::of(env, |here| here.join(&cluster, &name, &options))
         .ok_or_else(|| Error::new(CONFIG.to_string(), "attach() comes first".to_string()))?
         .map_err(|error| Error::new(CONFIG.to_string(), error.to_string()))
 }
 
-/// An election beside the cluster of this process, on a backend of its own: of a `LeaderElection`. Nothing is
-/// waited for; events follow, under the name that is returned, by which it is spoken of from now on.
+/// An election beside the cluster of this process, on a backend of its own: of a `LeaderElection`, or of
+/// `runWhenLeader()`. Nothing is waited for; events follow, under the name that is returned, by which it is
+/// spoken of from now on.
 #[napi(catch_unwind)]
-pub fn start_election(env: Env, json: String, source: String, base_dir: String) -> Result<String> {
-    let config = parse(&json, &source, &base_dir)?;
+pub fn start_election(
+    env: Env,
+    json: String,
+    source: String,
+    base_dir: String,
+    run: Option<Run>,
+) -> Result<String> {
+    let mut config = parse(&json, &source, &base_dir)?;
+    let options = options(&config, run.as_ref().map(|run| &*run.options))?;
+    if let Some(run) = run {
+        config.election = election_name(&run.name)?;
+        config.timing = options.timing;
+    }
     let refused = |error: StartError| Error::new(CONFIG.to_string(), error.to_string());
     cluster::start_runtime().map_err(|error| Error::new(STORE.to_string(), no_thread(&error)))?;
     let cluster = cluster::open_apart(config).map_err(refused)?;
-    Environment::of(env, |here| here.join_apart(&cluster))
+    Environment::of(env, |here| here.join_apart(&cluster, &options))
         .ok_or_else(|| Error::new(CONFIG.to_string(), "attach() comes first".to_string()))?
         .map_err(refused)
 }
@@ -251,14 +277,24 @@ fn parse(json: &str, source: &str, base_dir: &str) -> Result<Config> {
     Config::parse(json, source, Path::new(base_dir), &|name| {
         variables.get(name).cloned()
     })
-    .map_err(|ConfigError { message, fault }| {
-        let code = match fault {
-            Fault::Text => CONFIG,
-            Fault::NoCluster => NO_CLUSTER,
-            Fault::Unset => UNSET,
-        };
-        Error::new(code.to_string(), message)
-    })
+    .map_err(refused)
+}
+
+/// As the configuration says, or as `runWhenLeader()` wants it.
+fn options(config: &Config, run: Option<&str>) -> Result<ElectionOptions> {
+    match run {
+        Some(json) => config.run_options(json).map_err(refused),
+        None => Ok(config.election_options()),
+    }
+}
+
+fn refused(ConfigError { message, fault }: ConfigError) -> Error<String> {
+    let code = match fault {
+        Fault::Text => CONFIG,
+        Fault::NoCluster => NO_CLUSTER,
+        Fault::Unset => UNSET,
+    };
+    Error::new(code.to_string(), message)
 }
 
 fn info(config: &Config, cluster: Option<&Cluster>) -> ClusterInfo {
@@ -273,11 +309,6 @@ fn info(config: &Config, cluster: Option<&Cluster>) -> ClusterInfo {
         lease_duration: millis(config.timing.lease()),
         renew_interval: millis(config.timing.renew_interval()),
         stop_timeout: millis(config.stop_timeout),
-        on_overrun: match config.on_overrun {
-            OnOverrun::Warn => "warn",
-            OnOverrun::Exit => "exit",
-        }
-        .to_string(),
         signals: config.signals,
         keep_alive: config.keep_alive,
         candidate: config.takes_part,

@@ -34,7 +34,6 @@ pub fn options(kubeconfig: PathBuf, namespace: &str) -> KubernetesOptions {
         timeout: Duration::from_secs(5),
         patience: PATIENCE,
         lease: Duration::from_secs(15),
-        written_lease: Duration::ZERO,
         election: name("leader"),
         takes_part: true,
         pod_labels: false,
@@ -200,22 +199,6 @@ mod alone {
         let renewed = store.lease("leader").await;
         assert_eq!(renewed["spec"]["acquireTime"], spec["acquireTime"]);
         assert_ne!(renewed["spec"]["renewTime"], spec["renewTime"]);
-
-        // Those who see renewals by the second wait longer, whatever an attempt asks for.
-        let mut longer = store.options();
-        longer.written_lease = Duration::from_millis(1_800);
-        let hasty = client(longer, "hasty").await;
-        let other = name("hasty");
-        let theirs = hasty.win(&other, Duration::from_secs(1)).await;
-        assert_eq!(
-            store.lease("hasty").await["spec"]["leaseDurationSeconds"],
-            2
-        );
-        hasty.renew(&other, Duration::from_secs(1), theirs).await;
-        assert_eq!(
-            store.lease("hasty").await["spec"]["leaseDurationSeconds"],
-            2
-        );
 
         assert!(a.release(&election, token).await);
         let released = store.lease("leader").await;

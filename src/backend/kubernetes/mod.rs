@@ -56,8 +56,6 @@ pub struct KubernetesOptions {
     pub patience: Duration,
     /// The lease that instances elect with: the API server is left alone for so long at most.
     pub lease: Duration,
-    /// What a record says at least, whatever an attempt asks for: see `timing`.
-    pub written_lease: Duration,
     /// The Lease whose rights are looked at when the cluster starts, and that the pod's label is about.
     pub election: ElectionName,
     /// Whether an instance ever tries to lead: only then it needs to write.
@@ -71,8 +69,6 @@ pub struct KubernetesOptions {
 #[derive(Debug)]
 struct Kubernetes {
     api: Arc<Api>,
-    /// See [`KubernetesOptions::written_lease`].
-    shortest: Duration,
     election: ElectionName,
     takes_part: bool,
     labels: Option<Labels>,
@@ -103,7 +99,6 @@ pub fn open(
         .then(|| Labels::new(Arc::clone(&api), options.pod));
     let kubernetes = Kubernetes {
         api,
-        shortest: options.written_lease,
         election: options.election,
         takes_part: options.takes_part,
         labels,
@@ -317,7 +312,7 @@ impl Records for Kubernetes {
         token: Token,
         duration: Duration,
     ) -> Result<Option<Lease>, BackendError> {
-        let object = record::first(election, owner, token, duration.max(self.shortest));
+        let object = record::first(election, owner, token, duration);
         let asked = Asked {
             method: Method::POST,
             path: self.path("").await?,
@@ -342,21 +337,7 @@ impl Records for Kubernetes {
         over: &Lease,
         change: Change<'_>,
     ) -> Result<Written<Lease>, BackendError> {
-        let object = over.changed(match change {
-            Change::Begin {
-                owner,
-                token,
-                duration,
-            } => Change::Begin {
-                owner,
-                token,
-                duration: duration.max(self.shortest),
-            },
-            Change::Renew { duration } => Change::Renew {
-                duration: duration.max(self.shortest),
-            },
-            Change::Release => Change::Release,
-        });
+        let object = over.changed(change);
         let asked = Asked {
             method: Method::PUT,
             path: self.path(election.as_str()).await?,
