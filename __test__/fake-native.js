@@ -121,11 +121,18 @@ class FakeNative {
     return this.running === null ? null : this.info;
   }
 
-  joinElection(name) {
+  checkRun(options) {
+    if (JSON.parse(options).leaseDuration === 1) {
+      throw Object.assign(new Error("leaseDuration must be longer"), { code: "WHENLEADER_CONFIG" });
+    }
+  }
+
+  joinElection(name, run) {
     if (name === "refused") {
       throw Object.assign(new Error("no such name"), { code: "WHENLEADER_CONFIG" });
     }
     const election = new FakeElection(this, name);
+    election.options = run;
     this.elections.set(name, election);
     return election;
   }

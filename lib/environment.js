@@ -29,6 +29,7 @@ const { Term } = require("./term.js");
 const { checkStore, isOwnStore } = require("./store.js");
 const { after } = require("./timer.js");
 
+/** @typedef {import("../index.js").ClusterEvents} ClusterEvents */
 /** @typedef {import("./native-types").Native} Native */
 /** @typedef {import("./native-types").NativeEvent} NativeEvent */
 /** @typedef {import("./native-types").ClusterInfo} ClusterInfo */
@@ -1060,6 +1061,11 @@ class Environment {
       this.#elections.delete(actual);
       throw fromNative(error);
     }
+    // Those of work that was stopped, and runs again.
+    for (const cluster of this.#clusters.values()) {
+      const isItsOwn = Cluster.nameOf(cluster) === actual;
+      if (isItsOwn && Cluster.electionOf(cluster) === null) Cluster.bind(cluster, election);
+    }
     return election;
   }
 
@@ -1275,8 +1281,11 @@ class Environment {
    * @param {string} event
    */
   #isHeard(election, event) {
-    return [...this.#clusters.values()].some(
-      (cluster) => Cluster.electionOf(cluster) === election && cluster.listenerCount(event) > 0,
+    const clusters = [...this.#clusters.values()];
+    const heard = clusters.filter((cluster) => Cluster.electionOf(cluster) === election);
+    const run = this.#runs.get(election.name)?.run;
+    return [...heard, ...(run === undefined ? [] : [run])].some(
+      (emitter) => emitter.listenerCount(/** @type {keyof ClusterEvents} */ (event)) > 0,
     );
   }
 

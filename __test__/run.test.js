@@ -1,0 +1,495 @@
+// runWhenLeader(): when its work runs, how it ends, and what is told of it.
+
+const assert = require("node:assert/strict");
+const diagnostics = require("node:diagnostics_channel");
+const { once } = require("node:events");
+const { setTimeout: delay } = require("node:timers/promises");
+const { test } = require("node:test");
+const { ConfigError, currentTerm, runWhenLeader } = require("../index.js");
+const { CONFIG, fakeWorld, gate, settle, sleep, startedWorld } = require("./fake-native.js");
+
+const unhandled = [];
+process.on("unhandledRejection", (error) => unhandled.push(error));
+
+const HOW = { options: "{}", pause: 5_000, cluster: undefined, signal: undefined };
+
+/** Work that a test ends, and what came of it. */
+function work() {
+  const events = [];
+  const gates = [];
+  const run = async (term) => {
+    events.push(`begins ${term.token}`);
+    const end = gate();
+    gates.push(end);
+    term.signal.addEventListener("abort", () =>
+      events.push(`aborted ${term.signal.reason.reason}`),
+    );
+    try {
+      return await end.promise;
+    } finally {
+      events.push(`ends ${term.token}`);
+    }
+  };
+  return { events, gates, run };
+}
+
+async function running(how = {}) {
+  const world = await startedWorld();
+  const { events, gates, run: job } = work();
+  const run = world.environment.runWhenLeader("job", job, { ...HOW, ...how });
+  return { ...world, events, gates, run, election: world.native.elections.get("job") };
+}
+
+test("work runs when this instance becomes the leader, and from scratch in the next term", async () => {
+  const { election, events, gates, run } = await running();
+  await settle();
+  assert.deepEqual(events, []);
+  assert.equal(run.isLeader(), false);
+  election.promote(1);
+  await settle();
+  assert.equal(run.isLeader(), true);
+  election.demote("taken");
+  await settle();
+  assert.equal(run.isLeader(), false);
+  gates[0].open();
+  await settle();
+  election.promote(2);
+  await settle();
+  assert.deepEqual(events, ["begins 1", "aborted taken", "ends 1", "begins 2"]);
+  assert.deepEqual(election.steppedDown, [], "a term that is over is nobody's to hand back");
+  assert.deepEqual(election.settledTokens, [1], "the lease is kept until the work has ended");
+});
+
+test("the next term waits for work that has not ended", async () => {
+  const { election, events, gates } = await running();
+  election.promote(1);
+  await settle();
+  election.demote("unreachable");
+  election.promote(2);
+  await settle();
+  assert.deepEqual(events, ["begins 1", "aborted unreachable"]);
+  gates[0].open();
+  await settle();
+  assert.deepEqual(events, ["begins 1", "aborted unreachable", "ends 1", "begins 2"]);
+});
+
+test("work that returns while its term lasts hands the name back, for campaignInterval and up to a fifth more", async () => {
+  for (let round = 0; round < 20; round += 1) {
+    const { election, events, gates, lines } = await running();
+    election.promote(1);
+    await settle();
+    gates[0].open();
+    await settle();
+    await settle();
+    const [pause] = election.steppedDown;
+    assert.ok(pause >= 5_000 && pause <= 6_000, `${pause}`);
+    assert.deepEqual(events, ["begins 1", "ends 1", "aborted steppedDown"]);
+    assert.deepEqual(election.settledTokens, [1], "and it is released at once");
+    assert.match(lines.at(-1), /info whenleader: the work has ended.*election=job token=1/);
+  }
+});
+
+test("work that throws is logged with election, token and trace, and counts as a return", async () => {
+  const { election, gates, lines } = await running();
+  election.promote(1);
+  await settle();
+  gates[0].fail(new Error("no upstream"));
+  await settle();
+  await settle();
+  assert.equal(election.steppedDown.length, 1);
+  const line = lines.find((line) => line.startsWith("error"));
+  assert.match(line, /the work failed.*election=job token=1.*trace=ab.*no upstream/);
+});
+
+test("work may be an ordinary function", async () => {
+  const { environment, native } = await startedWorld();
+  let calls = 0;
+  environment.runWhenLeader("job", () => (calls += 1), HOW);
+  const election = native.elections.get("job");
+  election.promote(1);
+  await settle();
+  assert.equal(calls, 1);
+  assert.equal(election.steppedDown.length, 1);
+});
+
+test("what the work throws because its term ended is a normal end, and an error of its own is reported", async () => {
+  const own = new Error("own");
+  for (const [thrown, isReported] of [
+    [(signal) => signal.reason, false],
+    [(signal) => delay(1_000, undefined, { signal }), false],
+    [(signal) => fetch("http://127.0.0.1:9", { signal }), false],
+    [(signal) => Object.assign(new Error("gave up"), { cause: signal.reason }), false],
+    [(signal) => once(process, "never", { signal }), false],
+    [() => own, true],
+    [() => undefined, true],
+    [() => Object.assign(new Error("gave up"), { cause: own }), true],
+  ]) {
+    const { environment, native, lines } = await startedWorld();
+    const end = gate();
+    environment.runWhenLeader(
+      "job",
+      async ({ signal }) => {
+        await end.promise;
+        throw await thrown(signal);
+      },
+      HOW,
+    );
+    const election = native.elections.get("job");
+    election.promote(1);
+    await settle();
+    election.demote("taken");
+    end.open();
+    await sleep(20);
+    const errors = lines.filter((line) => line.startsWith("error"));
+    assert.equal(errors.length, isReported ? 1 : 0, `${thrown}: ${errors}`);
+    if (isReported) assert.match(errors[0], /failed while its term ended/);
+  }
+});
+
+test("an AbortError while the term lasts is an error of its own", async () => {
+  const { election, gates, lines } = await running();
+  election.promote(1);
+  await settle();
+  gates[0].fail(new DOMException("aborted", "AbortError"));
+  await settle();
+  assert.ok(lines.some((line) => line.startsWith("error")));
+});
+
+test("the database's word that the term is over hands the name back and is no error", async () => {
+  const { LeadershipLostError } = require("../index.js");
+  const { election, gates, lines } = await running();
+  election.promote(1);
+  await settle();
+  gates[0].fail(new LeadershipLostError("job", 1, "taken"));
+  await settle();
+  assert.equal(election.steppedDown.length, 1);
+  assert.deepEqual(
+    lines.filter((line) => line.startsWith("error")),
+    [],
+  );
+});
+
+test("no name, no function and options that are wrong are thrown at the call", () => {
+  const nothing = () => {};
+  for (const [args, words] of [
+    [[], "name must be given"],
+    [[null, nothing], "name must be given"],
+    [[7, nothing], "not 7"],
+    [["", nothing], "not be empty"],
+    [["job"], "work must be a function"],
+    [["job", "run"], "not 'run'"],
+    [["job", nothing, 5], "options must be an object"],
+    [["job", nothing, []], "options must be an object"],
+    [["job", nothing, { signal: "now" }], "options.signal must be an AbortSignal"],
+  ]) {
+    assert.throws(
+      () => runWhenLeader(...args),
+      (error) => error instanceof TypeError && error.message.includes(words),
+      words,
+    );
+  }
+});
+
+test("a wrong option of the election is a ConfigError at the call, and the name stays free", async () => {
+  const { environment } = await startedWorld();
+  const wrong = { ...HOW, options: '{"leaseDuration":1}' };
+  assert.throws(() => environment.runWhenLeader("job", () => {}, wrong), ConfigError);
+  environment.runWhenLeader("job", () => {}, HOW);
+});
+
+test("the election is joined with the options of the work", async () => {
+  const { environment, native } = await startedWorld();
+  const options = '{"leaseDuration":3000}';
+  environment.useCluster("job"); // Whoever asked first does not decide.
+  environment.runWhenLeader("other", () => {}, { ...HOW, options });
+  assert.equal(native.elections.get("other").options, options);
+  const early = fakeWorld();
+  early.environment.useCluster("job");
+  early.environment.expectCluster();
+  early.environment.runWhenLeader("job", () => {}, { ...HOW, options });
+  await early.environment.startCluster(CONFIG, early.logger);
+  assert.equal(early.native.elections.get("job").options, options);
+});
+
+test("a taken name is thrown at the call, whoever has taken it, and before the start too", async () => {
+  const taken = (environment, words) =>
+    assert.throws(
+      () => environment.runWhenLeader("job", () => {}, HOW),
+      (error) => error instanceof ConfigError && error.message.includes(words),
+    );
+  for (const isStarted of [true, false]) {
+    const world = isStarted ? await startedWorld() : fakeWorld();
+    world.environment.expectCluster();
+    world.environment.runWhenLeader("job", () => {}, HOW);
+    taken(world.environment, "each needs a name of its own");
+    const other = isStarted ? await startedWorld() : fakeWorld();
+    other.environment.expectCluster();
+    other.environment.whenLeader(() => {}, null, { election: "job" });
+    taken(other.environment, "whenLeader() or useCluster()");
+  }
+});
+
+test("a name is free again when done has resolved, and its cluster objects see the next election", async () => {
+  const { environment, native, run } = await running();
+  const cluster = environment.useCluster("job");
+  await run.stop();
+  await run.done;
+  const next = work();
+  environment.runWhenLeader("job", next.run, HOW);
+  const election = native.elections.get("job");
+  election.promote(9);
+  await settle();
+  assert.deepEqual(next.events, ["begins 9"]);
+  assert.equal(cluster.isLeader(), true);
+});
+
+test("stop aborts, waits for the work, then releases, and its work does not run again", async () => {
+  const { election, events, gates, native, run } = await running();
+  election.promote(1);
+  await settle();
+  const order = [];
+  const stopped = run.stop().then(() => order.push("stopped"));
+  run.done.then(() => order.push("done"));
+  await settle();
+  assert.deepEqual(events, ["begins 1", "aborted stopped"]);
+  assert.deepEqual(native.log, []);
+  gates[0].open();
+  await stopped;
+  assert.deepEqual(native.log, ["released job"]);
+  assert.deepEqual(order.sort(), ["done", "stopped"]);
+  election.promote(2);
+  await settle();
+  assert.equal(events.length, 3);
+  assert.equal(run.isLeader(), false);
+});
+
+test("stop inside of the work does not wait for itself", async () => {
+  const { environment, native } = await startedWorld();
+  const events = [];
+  const run = environment.runWhenLeader(
+    "job",
+    async () => {
+      await run.stop();
+      events.push("goes on");
+    },
+    HOW,
+  );
+  native.elections.get("job").promote(1);
+  await run.done;
+  assert.deepEqual(events, ["goes on"]);
+});
+
+test("a signal stops it, and one that was aborted before never lets it run", async () => {
+  const controller = new AbortController();
+  const { election, events, gates, run } = await running({ signal: controller.signal });
+  election.promote(1);
+  await settle();
+  controller.abort();
+  gates[0].open();
+  await run.done;
+  assert.deepEqual(events, ["begins 1", "aborted stopped", "ends 1"]);
+
+  const { environment, native } = await startedWorld();
+  const late = environment.runWhenLeader("job", () => assert.fail("ran"), {
+    ...HOW,
+    signal: AbortSignal.abort(),
+  });
+  await late.done;
+  assert.equal(native.elections.get("job"), undefined);
+});
+
+test("stopCluster ends all work in order: abort, wait, release", async () => {
+  const { election, environment, events, gates, native, run } = await running();
+  const other = work();
+  const second = environment.runWhenLeader("other", other.run, HOW);
+  election.promote(1);
+  native.elections.get("other").promote(4);
+  await settle();
+  const stopped = environment.stopCluster().then(() => native.log.push("resolved"));
+  await settle();
+  assert.deepEqual(events, ["begins 1", "aborted stopped"]);
+  assert.deepEqual(other.events, ["begins 4", "aborted stopped"]);
+  assert.deepEqual(native.log, []);
+  gates[0].open();
+  other.gates[0].open();
+  await stopped;
+  assert.deepEqual(native.log.slice(0, 2).sort(), ["released job", "released other"]);
+  assert.equal(native.log.at(-1), "resolved");
+  await Promise.all([run.done, second.done]);
+});
+
+test("work that was asked for before the start waits for it, and may be stopped before it", async () => {
+  const { environment, logger, native } = fakeWorld();
+  environment.expectCluster();
+  const { events, run: job } = work();
+  const run = environment.runWhenLeader("job", job, HOW);
+  const given = environment.runWhenLeader("given-up", job, HOW);
+  assert.equal(run.isLeader(), false);
+  await given.stop();
+  await environment.startCluster(CONFIG, logger);
+  assert.equal(native.elections.has("given-up"), false);
+  native.elections.get("job").promote(3);
+  await settle();
+  assert.deepEqual(events, ["begins 3"]);
+});
+
+test("a name that the store refuses is thrown at the call; before the start it is logged and done rejects", async () => {
+  const { environment } = await startedWorld();
+  assert.throws(() => environment.runWhenLeader("refused", () => {}, HOW), ConfigError);
+
+  const early = fakeWorld();
+  early.environment.expectCluster();
+  const run = early.environment.runWhenLeader("refused", () => {}, HOW);
+  await early.environment.startCluster(CONFIG, early.logger);
+  await assert.rejects(run.done, ConfigError);
+  assert.ok(early.lines.some((line) => line.includes("cannot take part")));
+  await settle();
+  assert.deepEqual(unhandled, []);
+});
+
+test("events tell of promotions, demotions and leaders, and listeners that fail change nothing", async () => {
+  const { election, native, run, lines } = await running();
+  const events = [];
+  run.on("promoted", (term) => events.push(`promoted ${term.token}`));
+  run.on("promoted", () => {
+    throw new Error("mine");
+  });
+  run.on("demoted", (lost, term) => events.push(`demoted ${term.token} ${lost.reason}`));
+  run.on("leaderChanged", ({ instanceId }) => events.push(`leader ${instanceId}`));
+  election.promote(1);
+  native.dispatch({ type: "leaderChanged", election: "job", instanceId: "b", token: 2 });
+  election.demote("taken");
+  assert.deepEqual(events, ["promoted 1", "leader b", "demoted 1 taken"]);
+  assert.ok(lines.some((line) => /a listener of "promoted" failed.*mine/.test(line)));
+});
+
+test("work that outlives its lease is logged, emitted as overrun, and counted", async () => {
+  const { election, native, run, lines } = await running();
+  election.promote(1);
+  await settle();
+  election.demote("taken");
+  const overrun = { type: "overrun", election: "job", token: 1, duration: 4_750 };
+  native.dispatch(overrun);
+  assert.equal(run.overruns, 1, "without a listener, too");
+  const [told] = await Promise.all([once(run, "overrun"), native.dispatch(overrun)]);
+  assert.equal(told[0].code, "WHENLEADER_OVERRUN");
+  assert.match(told[0].message, /term 1 of "job" have not ended 4\.8 s after it did/);
+  assert.equal(run.overruns, 2);
+  assert.ok(lines.length >= 0);
+});
+
+test("currentTerm tells the term anywhere inside of the work, and nothing outside", async () => {
+  const { environment, native } = await startedWorld();
+  const seen = [];
+  const see = (where) => seen.push(`${where} ${currentTerm()?.election} ${currentTerm()?.token}`);
+  const job = async (term) => {
+    assert.equal(currentTerm(), term);
+    await sleep(1);
+    see("awaited");
+    await new Promise((resolve) =>
+      setTimeout(() => {
+        see("timer");
+        resolve();
+      }, 1),
+    );
+    await Promise.all([settle().then(() => see("all"))]);
+    await sleep(20);
+  };
+  environment.runWhenLeader("a", job, HOW);
+  environment.runWhenLeader("b", job, HOW);
+  native.elections.get("a").promote(1);
+  native.elections.get("b").promote(2);
+  assert.equal(currentTerm(), undefined);
+  await sleep(15);
+  assert.equal(currentTerm(), undefined, "while work runs elsewhere");
+  assert.deepEqual(seen.sort(), [
+    "all a 1",
+    "all b 2",
+    "awaited a 1",
+    "awaited b 2",
+    "timer a 1",
+    "timer b 2",
+  ]);
+});
+
+test("currentTerm tells the term inside of a callback of whenLeader, until that has ended", async () => {
+  const { environment, election } = await startedWorld();
+  const seen = [];
+  environment.whenLeader(
+    async (term) => {
+      await sleep(1);
+      seen.push(currentTerm() === term);
+    },
+    async (_, term) => {
+      await sleep(1);
+      seen.push(currentTerm() === term);
+    },
+  );
+  election.promote(1);
+  await sleep(10);
+  election.demote("taken");
+  await sleep(10);
+  assert.deepEqual(seen, [true, true]);
+});
+
+test("channels tell of promotions, demotions, attempts and errors, with the term's trace id", async () => {
+  const heard = [];
+  const listen = (message, name) => heard.push({ name, ...message });
+  const names = ["promoted", "demoted", "attempt", "error"].map((name) => `whenleader:${name}`);
+  for (const name of names) diagnostics.subscribe(name, listen);
+  const { election, native } = await running();
+  election.promote(1);
+  native.dispatch({
+    type: "attempt",
+    election: "job",
+    what: "renew",
+    outcome: "held",
+    duration: 1.5,
+  });
+  election.demote("taken");
+  native.dispatch({ type: "error", election: "job", code: "timeout", message: "m", fatal: false });
+  for (const name of names) diagnostics.unsubscribe(name, listen);
+  election.promote(2);
+  const about = { election: "job", instanceId: "fake-1" };
+  const term = { token: 1, traceId: "ab" };
+  const [promoted, attempt, demoted, error] = heard;
+  assert.deepEqual(promoted, { name: "whenleader:promoted", ...about, ...term });
+  assert.deepEqual(attempt, {
+    name: "whenleader:attempt",
+    ...about,
+    ...term,
+    what: "renew",
+    outcome: "held",
+    duration: 1.5,
+  });
+  assert.deepEqual(demoted, { name: "whenleader:demoted", ...about, ...term, reason: "taken" });
+  assert.equal(error.error.code, "WHENLEADER_STORE");
+  assert.equal(heard.length, 4);
+});
+
+test("without a configuration the work runs at once, and again after the pause", async () => {
+  const { environment } = fakeWorld();
+  const tokens = [];
+  const run = environment.runWhenLeader("job", (term) => tokens.push(term.token), {
+    ...HOW,
+    pause: 10,
+  });
+  await sleep(80);
+  assert.ok(tokens.length >= 3, `${tokens}`);
+  await run.stop();
+  const { length } = tokens;
+  await sleep(40);
+  assert.equal(tokens.length, length);
+});
+
+test("nothing is left of a thousand pieces of work that were stopped", async () => {
+  const { environment, native } = await startedWorld();
+  for (let i = 0; i < 1_000; i += 1) {
+    const run = environment.runWhenLeader("job", () => {}, HOW);
+    await run.stop();
+  }
+  environment.runWhenLeader("job", () => {}, HOW);
+  assert.equal(native.elections.get("job").stopped, false);
+});
+
+test.after(() => assert.deepEqual(unhandled, []));
