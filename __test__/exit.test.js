@@ -157,7 +157,8 @@ test("a second signal ends the process at once", posix, async () => {
     ["SIGINT", "SIGINT"],
     `whenLeader(() => say("leads"), () => { say("got"); return new Promise(() => {}); });
      setInterval(() => {}, 1000);`,
-    { config: { ...CONFIG, stopTimeout: 60_000 } },
+    // The release has a third of renewInterval.
+    { config: { ...CONFIG, leaseDuration: 30_000, renewInterval: 10_000, stopTimeout: 60_000 } },
   );
   assert.equal(signal, "SIGINT");
   assert.equal(state, "free");

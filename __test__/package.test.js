@@ -8,6 +8,7 @@ const { ROOT, newFolder, runProgram } = require("./support/child.js");
 
 const NAMES = [
   "ConfigError",
+  "LeaderElection",
   "LeadershipLostError",
   "LoadError",
   "expectCluster",
@@ -48,7 +49,7 @@ test("import gives the same named exports, and they are the same functions", asy
   assert.equal(stdout.trim(), `${NAMES.length} ${version}`, stderr);
 });
 
-test("importing loads nothing but the errors, and costs next to nothing", async () => {
+test("importing loads nothing but the classes, and costs next to nothing", async () => {
   const { stdout } = await run(
     `const before = process.cpuUsage();
      require("whenleader");
@@ -60,6 +61,7 @@ test("importing loads nothing but the errors, and costs next to nothing", async 
   assert.deepEqual(loaded.map((file) => path.basename(file)).sort(), [
     "errors.js",
     "index.js",
+    "leader-election.js",
     "package.json",
   ]);
   assert.ok(ms < 50, `${ms} ms; 1 to 3 are usual`);
