@@ -122,11 +122,9 @@ class Election {
     if (this.stopping || this.#term?.token === token) return;
     if (this.#term !== null) this.#end("expired");
     if (this.source.remaining(token) <= 0) return; // `demoted` is under way.
-    this.#span = openSpan({
-      election: this.name,
-      instanceId: this.#instanceId(),
-      token,
-      traceId,
+    this.#span = openSpan(() => {
+      const { name: election, instanceId } = this;
+      return { election, instanceId, token, traceId };
     });
     const term = this.#newTerm(token, traceId);
     this.#term = term;

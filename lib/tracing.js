@@ -65,10 +65,10 @@ class TermSpan {
 let api;
 
 /**
- * @param {About} term
+ * @param {() => About} about
  * @returns {TermSpan | null}  null: the application does not trace
  */
-function openSpan(term) {
+function openSpan(about) {
   if (!(REGISTERED in globalThis)) return null;
   if (api === undefined) {
     try {
@@ -77,7 +77,7 @@ function openSpan(term) {
       api = null; // Of another major version, or out of reach from here.
     }
   }
-  return api ? new TermSpan(api, term) : null;
+  return api ? new TermSpan(api, about()) : null;
 }
 
 module.exports = { openSpan };
