@@ -233,7 +233,8 @@ export interface Run extends EventEmitter<RunEvents> {
 
   /**
    * Resolves when it was stopped and its work has ended; the name is free again then. Rejects if this instance cannot
-   * take part in the election, because the store does not take its name or lease. Never an unhandled rejection.
+   * take part in the election, because the store does not take its name or lease; never an unhandled rejection.
+   * Whoever reads it keeps the process alive until then, also as a follower: `await runWhenLeader(…).done`.
    */
   readonly done: Promise<void>;
 }

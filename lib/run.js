@@ -7,6 +7,7 @@ const { EventEmitter } = require("node:events");
 const { inspect } = require("node:util");
 const { insideCallback } = require("./callbacks.js");
 const { LeadershipLostError } = require("./errors.js");
+const { hold } = require("./hold.js");
 const { Registration } = require("./registration.js");
 const { Term } = require("./term.js");
 
@@ -27,6 +28,8 @@ const PAUSE_JITTER = 1 / 5;
 /** How deep an error's causes are looked into. */
 const CAUSES = 8;
 
+const nothing = () => {};
+
 /** @extends {EventEmitter<import("../index.js").RunEvents>} */
 class Run extends EventEmitter {
   #world;
@@ -38,10 +41,13 @@ class Run extends EventEmitter {
   #registration = this.#begin();
   /** Somebody stopped it, or it was refused. */
   #ending = false;
-  /** Of `done`. @type {(error?: unknown) => void} */
+  #done;
+  /** @type {(error?: unknown) => void} */
   #settle = () => {};
   #overruns = 0;
-  #unlisten = () => {};
+  #unlisten = nothing;
+  #letGo = nothing;
+  #isDone = false;
 
   /**
    * @param {string} election
@@ -58,17 +64,28 @@ class Run extends EventEmitter {
     this.#workName = workName;
     this.#pause = pause;
     this.#world = world;
-    /** @readonly @type {Promise<void>} */
-    this.done = new Promise((resolve, reject) => {
+    /** @type {Promise<void>} */
+    this.#done = new Promise((resolve, reject) => {
       this.#settle = (error) => (error === undefined ? resolve() : reject(error));
     });
     // Whoever does not ask is told by the log.
-    this.done.catch(() => {});
+    this.#done
+      .catch(() => {})
+      .finally(() => {
+        this.#isDone = true;
+        this.#letGo();
+      });
     if (signal !== undefined) {
       const onAbort = () => this.stop();
       signal.addEventListener("abort", onAbort, { once: true });
       this.#unlisten = () => signal.removeEventListener("abort", onAbort);
     }
+  }
+
+  /** Whoever waits for it keeps the process alive. */
+  get done() {
+    if (this.#letGo === nothing && !this.#isDone) this.#letGo = hold();
+    return this.#done;
   }
 
   get overruns() {
@@ -83,7 +100,7 @@ class Run extends EventEmitter {
     if (this.#election === null) this.#registration.remove(stopped);
     else this.#stopElection(this.#election);
     // The work that waits for its own end would wait for ever.
-    if (!insideCallback(this.#registration)) await this.done;
+    if (!insideCallback(this.#registration)) await this.#done;
   }
 
   [inspect.custom](

@@ -1,0 +1,333 @@
+// runWhenLeader() in real processes: hand-over and takeover, the hard stop, ends of processes, threads.
+
+const assert = require("node:assert/strict");
+const { test } = require("node:test");
+const { Program, newFolder, runProgram } = require("./support/child.js");
+
+const CONFIG = { type: "StoreCluster", leaseDuration: 1500, renewInterval: 500 };
+const OPTIONS = JSON.stringify({ leaseDuration: 1500 });
+const posix = { skip: process.platform === "win32" && "Windows has no such signals" };
+
+/** Work that says what happens to it, and ends with its term. */
+const WORK = `
+const { runWhenLeader } = require("whenleader");
+const untilAborted = ({ signal }) => new Promise((resolve) => {
+  if (signal.aborted) resolve();
+  else signal.addEventListener("abort", resolve, { once: true });
+});
+const run = runWhenLeader("job", async (term) => {
+  say("begins", process.pid, term.token);
+  await untilAborted(term);
+  say("ends", process.pid, term.signal.reason.reason);
+}, ${OPTIONS});
+const alive = setInterval(() => {}, 1000);
+`;
+
+const programs = (t, count, code = WORK, options = {}) => {
+  const cwd = newFolder();
+  const all = Array.from(
+    { length: count },
+    () => new Program(code, { cwd, config: CONFIG, ...options }),
+  );
+  t.after(() => {
+    for (const program of all) program.kill("SIGKILL");
+  });
+  return all;
+};
+
+/** The one that begins, of several. */
+const leaderOf = (all) =>
+  Promise.any(all.map((program) => program.said("begins").then(() => program)));
+
+test("of several instances one runs the work, and a killed one's work begins elsewhere", async (t) => {
+  const all = programs(t, 3);
+  const leader = await leaderOf(all);
+  const others = all.filter((one) => one !== leader);
+  assert.deepEqual(
+    others.map(({ stdout }) => stdout),
+    ["", ""],
+  );
+  leader.kill("SIGKILL");
+  const next = await leaderOf(others);
+  assert.equal(others.filter(({ stdout }) => stdout !== "").length, 1);
+  assert.notEqual(next, leader);
+});
+
+test("SIGTERM aborts, waits for the work, and hands over", posix, async (t) => {
+  const slow = WORK.replace(
+    "await untilAborted(term);",
+    "await untilAborted(term); await new Promise((resolve) => setTimeout(resolve, 700));",
+  );
+  const all = programs(t, 2, slow);
+  const leader = await leaderOf(all);
+  const other = all.find((one) => one !== leader);
+  leader.kill("SIGTERM");
+  const { signal, stdout } = await leader.ended;
+  assert.equal(signal, "SIGTERM");
+  assert.match(stdout, /ends \d+ stopped/);
+  await other.said("begins");
+});
+
+test("work that is done is run again from scratch, here or elsewhere, after the pause", async (t) => {
+  const code = `
+    const { runWhenLeader } = require("whenleader");
+    runWhenLeader("job", () => say("ran", Date.now()), ${OPTIONS});
+    setInterval(() => {}, 1000);`;
+  const all = programs(t, 2, code);
+  const times = () =>
+    all.flatMap(({ lines }) => lines.map((line) => Number(line.split(" ")[1]))).sort();
+  while (times().length < 6) await new Promise((resolve) => setTimeout(resolve, 50));
+  // Each instance stays out for 500 ms at least; two of them take turns.
+  for (const { lines } of all) {
+    const own = lines.map((line) => Number(line.split(" ")[1]));
+    for (const [i, time] of own.slice(1).entries()) assert.ok(time - own[i] >= 490, `${own}`);
+  }
+});
+
+test("two processes never run the work at once while terms change hands", async (t) => {
+  const code = `
+    const { runWhenLeader } = require("whenleader");
+    const fs = require("node:fs");
+    runWhenLeader("job", async () => {
+      fs.writeFileSync("working", String(process.pid), { flag: "wx" });
+      await new Promise((resolve) => setTimeout(resolve, 30 + Math.random() * 100));
+      fs.rmSync("working");
+      say("ran");
+    }, { ...${OPTIONS}, campaignInterval: 100 });
+    setInterval(() => {}, 1000);`;
+  const all = programs(t, 3, code);
+  const ran = () => all.reduce((sum, { lines }) => sum + lines.length, 0);
+  while (ran() < 30) await new Promise((resolve) => setTimeout(resolve, 50));
+  for (const { stderr } of all) assert.doesNotMatch(stderr, /EEXIST/);
+});
+
+/** The lease is lost: its record is deleted. */
+const LOSE = `require("node:fs").rmSync(".whenleader/e-job", { recursive: true, force: true })`;
+
+test("work that outlives its lease ends the process with code 70 and one line that says what to do", async () => {
+  const { code, stderr, stdout } = await runProgram(
+    `const { runWhenLeader } = require("whenleader");
+     runWhenLeader("job", ({ signal }) => {
+       say("begins");
+       signal.addEventListener("abort", () => say("aborted"));
+       setTimeout(() => ${LOSE}, 300);
+       return new Promise(() => {});
+     }, ${OPTIONS});
+     setInterval(() => {}, 1000);`,
+    { config: CONFIG },
+  );
+  assert.equal(code, 70, stderr);
+  assert.equal(stdout, "begins\naborted\n");
+  const [line, ...rest] = stderr.split("\n").filter((line) => line.includes("code 70"));
+  assert.deepEqual(rest, []);
+  assert.match(line, /^whenleader: election job, term \d+: its work still ran \d\.\d s /);
+  assert.match(line, /heed term\.signal, or lengthen leaseDuration/);
+});
+
+test("the process ends also while JavaScript is stuck in a loop", posix, async (t) => {
+  const [program] = programs(
+    t,
+    1,
+    `const { runWhenLeader } = require("whenleader");
+     runWhenLeader("job", () => {
+       say("begins");
+       for (;;);
+     }, ${OPTIONS});
+     setInterval(() => {}, 1000);`,
+    { config: { ...CONFIG, stallTimeout: 1000 } },
+  );
+  const { code, stderr } = await program.ended;
+  assert.equal(code, 70, stderr);
+  assert.match(stderr, /its work still ran/);
+});
+
+test(
+  "the process ends also when it was frozen for longer than its lease, and its work does not end",
+  posix,
+  async (t) => {
+    const [program] = programs(
+      t,
+      1,
+      `const { runWhenLeader } = require("whenleader");
+     runWhenLeader("job", () => { say("begins"); return new Promise(() => {}); }, ${OPTIONS});
+     setInterval(() => {}, 1000);`,
+    );
+    await program.said("begins");
+    program.kill("SIGSTOP");
+    await new Promise((resolve) => setTimeout(resolve, 2000));
+    program.kill("SIGCONT");
+    assert.equal((await program.ended).code, 70);
+  },
+);
+
+test("the process ends also during its shutdown, if the work does not", posix, async (t) => {
+  for (const stop of ["stopCluster()", "run.stop()"]) {
+    const [program] = programs(
+      t,
+      1,
+      `const { runWhenLeader } = require("whenleader");
+       const run = runWhenLeader("job", () => {
+         say("begins");
+         setTimeout(() => ${stop}, 100);
+         return new Promise(() => {});
+       }, ${OPTIONS});
+       setInterval(() => {}, 1000);`,
+      { config: { ...CONFIG, stopTimeout: 1000 } },
+    );
+    const { code, stderr } = await program.ended;
+    assert.equal(code, 70, `${stop}: ${stderr}`);
+    assert.match(stderr, /its work still ran/, stop);
+  }
+});
+
+test(
+  "a signal ends the process when stopTimeout is over, whatever the work does",
+  posix,
+  async (t) => {
+    const [program] = programs(
+      t,
+      1,
+      `const { runWhenLeader } = require("whenleader");
+     runWhenLeader("job", () => { say("begins"); return new Promise(() => {}); }, ${OPTIONS});
+     setInterval(() => {}, 1000);`,
+      { config: { ...CONFIG, stopTimeout: 500 } },
+    );
+    await program.said("begins");
+    program.kill("SIGTERM");
+    assert.equal((await program.ended).signal, "SIGTERM");
+  },
+);
+
+test("with onOverrun warn the process goes on, tells of it, and counts it", async () => {
+  const { code, stdout, stderr } = await runProgram(
+    `const { runWhenLeader } = require("whenleader");
+     const run = runWhenLeader("job", () => {
+       setTimeout(() => ${LOSE}, 300);
+       return new Promise(() => {});
+     }, { ...${OPTIONS}, onOverrun: "warn" });
+     run.on("overrun", ({ code }) => {
+       say(code, run.overruns);
+       setTimeout(() => process.exit(0), 500);
+     });
+     setInterval(() => {}, 1000);`,
+    { config: CONFIG },
+  );
+  assert.equal(code, 0, stderr);
+  assert.equal(stdout, "WHENLEADER_OVERRUN 1\n");
+  assert.match(stderr, /still run although its lease ends now/);
+});
+
+test("work keeps to its own times on a cluster with others", async () => {
+  const { stdout, stderr } = await runProgram(
+    `const { runWhenLeader } = require("whenleader");
+     const diagnostics = require("node:diagnostics_channel");
+     let renewals = 0;
+     diagnostics.subscribe("whenleader:attempt", ({ election, what }) => {
+       if (election === "job" && what === "renew") renewals += 1;
+     });
+     const run = runWhenLeader("job", async ({ signal, remaining, ...term }) => {
+       await new Promise((resolve) => setTimeout(resolve, 1200));
+       say(renewals >= 4, renewals);
+       setTimeout(() => process.exit(0));
+     }, { leaseDuration: 3000, renewInterval: 200, leadLimit: 2000 });
+     setInterval(() => {}, 1000);`,
+    { config: { ...CONFIG, leaseDuration: 15000, renewInterval: 5000 } },
+  );
+  assert.match(stdout, /^true /, stderr);
+});
+
+test("a name runs in one thread of a process only", async () => {
+  const { stdout, stderr } = await runProgram(
+    `const { runWhenLeader } = require("whenleader");
+     const { Worker } = require("node:worker_threads");
+     runWhenLeader("job", ({ signal }) => {
+       say("main begins");
+       new Worker(\`
+         const { runWhenLeader } = require("whenleader");
+         const say = (...words) => require("node:fs").writeSync(1, words.join(" ") + "\\\\n");
+         runWhenLeader("job", () => say("worker begins")).done.catch(({ name, message }) => say(name, message));
+         runWhenLeader("own", () => say("worker runs its own"));
+       \`, { eval: true });
+       return new Promise((resolve) => signal.addEventListener("abort", resolve));
+     }, ${OPTIONS});
+     setTimeout(() => process.exit(0), 3000);`,
+    { config: CONFIG },
+  );
+  const lines = stdout.trim().split("\n");
+  assert.equal(lines[0], "main begins", stderr);
+  assert.ok(lines.includes("worker runs its own"), stdout + stderr);
+  assert.ok(
+    lines.some((line) => /^ConfigError .*job runs in another thread/.test(line)),
+    stdout + stderr,
+  );
+  assert.ok(!lines.includes("worker begins"));
+});
+
+test("work with a cluster of its own elects there, beside the cluster of the process", async (t) => {
+  const code = `
+    const { runWhenLeader } = require("whenleader");
+    const run = runWhenLeader("job", async (term) => {
+      say("begins", term.election);
+      await new Promise((resolve) => term.signal.addEventListener("abort", resolve));
+      say("ends", term.signal.reason.reason);
+    }, { ...${OPTIONS}, cluster: { cluster: { type: "StoreCluster", store: "file:own" } } });
+    process.stdin.once("data", async () => {
+      await stopCluster();
+      say("stopped");
+      process.exit(0);
+    });`;
+  const [first, second] = programs(t, 2, code, { config: undefined });
+  const leader = await leaderOf([first, second]);
+  const other = leader === first ? second : first;
+  assert.equal(other.stdout, "");
+  leader.tell("stop");
+  await leader.ended;
+  assert.deepEqual(leader.lines.slice(1), ["ends stopped", "stopped"]);
+  await other.said("begins job");
+});
+
+test("options that the store or the native side refuses are errors that name them", async () => {
+  const { stdout } = await runProgram(
+    `const { runWhenLeader } = require("whenleader");
+     for (const options of [
+       { leaseDuration: "15000" }, { leaseDuraton: 15000 }, { leadLimit: 14900 }, { campaignInterval: 0 },
+       { onOverrun: "throw" }, { renewInterval: NaN }, { cluster: { type: "StoreCluster", store: "x://y" } },
+       { cluster: 7 },
+     ]) {
+       try { runWhenLeader("job", () => {}, options); say("taken"); }
+       catch ({ name, message }) { say(name, message); }
+     }`,
+    { config: CONFIG },
+  );
+  const lines = stdout.trim().split("\n");
+  for (const [i, words] of [
+    "options.leaseDuration must be a whole number of milliseconds; write 15000 without quotes",
+    "options.leaseDuraton is not known; did you mean leaseDuration?",
+    "options.leadLimit must be at most",
+    "options.campaignInterval must be",
+    'options.onOverrun must be "warn" or "exit"',
+    "options.renewInterval must be a whole number of milliseconds, not NaN",
+    "store must be the URL of a store",
+    "was given a number",
+  ].entries()) {
+    assert.ok(lines[i].startsWith("ConfigError ") && lines[i].includes(words), lines[i]);
+  }
+});
+
+test("waiting for done keeps a process alive, and nothing else of the work does", async () => {
+  const { code, stdout } = await runProgram(
+    `const { runWhenLeader } = require("whenleader");
+     const run = runWhenLeader("job", () => say("ran"), ${OPTIONS});
+     run.on("demoted", () => run.stop());
+     run.done.then(() => say("done"));`,
+    { config: CONFIG },
+  );
+  assert.equal(code, 0);
+  assert.equal(stdout, "ran\ndone\n");
+  const idle = await runProgram(
+    `const { runWhenLeader } = require("whenleader");
+     runWhenLeader("job", () => new Promise(() => {}), ${OPTIONS});`,
+    { config: CONFIG },
+  );
+  assert.equal(idle.code, 0);
+});
