@@ -247,6 +247,7 @@ test("a name runs in one thread of a process only", async () => {
          const say = (...words) => require("node:fs").writeSync(1, words.join(" ") + "\\\\n");
          runWhenLeader("job", () => say("worker begins")).done.catch(({ name, message }) => say(name, message));
          runWhenLeader("own", () => say("worker runs its own"));
+         setInterval(() => {}, 1000);
        \`, { eval: true });
        return new Promise((resolve) => signal.addEventListener("abort", resolve));
      }, ${OPTIONS});

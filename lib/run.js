@@ -66,7 +66,7 @@ class Run extends EventEmitter {
     this.#world = world;
     /** @type {Promise<void>} */
     this.#done = new Promise((resolve, reject) => {
-      this.#settle = (error) => (error === undefined ? resolve() : reject(error));
+      this.#settle = (error) => (error === undefined ? resolve(undefined) : reject(error));
     });
     // Whoever does not ask is told by the log.
     this.#done
