@@ -36,7 +36,11 @@ fn good_timing() -> impl Strategy<Value = Timing> {
         |(lease, renew, limit, own)| {
             let renew = 50 + lease * renew / 1_200;
             let limit = own.then(|| ms(renew + lease * limit / 1_000));
-            Timing::new(ms(lease), ms(renew), limit).ok()
+            let timing = Timing::new(ms(lease), ms(renew), limit).ok()?;
+            match renew % 3 {
+                0 => timing.with_campaign_interval(ms(renew * 2)).ok(),
+                _ => Some(timing),
+            }
         },
     )
 }
@@ -115,7 +119,7 @@ proptest! {
         prop_assert!(timing.retry_after(failures) >= timing.retry_after(failures - 1));
         let remaining = remaining.map(ms);
         let jitter = Jitter::from_bits(jitter);
-        prop_assert!(timing.next_look(remaining, jitter) <= renew);
+        prop_assert!(timing.next_look(remaining, jitter) <= timing.longest_pause());
         if let Some(remaining) = remaining {
             let at_expiry = timing.at_expiry(remaining, jitter);
             prop_assert!(at_expiry >= remaining);

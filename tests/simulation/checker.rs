@@ -253,13 +253,13 @@ impl Conduct {
             Answer::Attempt(Outcome::Other {
                 remaining: Some(remaining),
                 ..
-            }) => now + self.pace(setup).min(*remaining),
+            }) => now + setup.campaign.unwrap_or(self.pace(setup)).min(*remaining),
             Answer::Attempt(Outcome::Other {
                 remaining: None, ..
             })
             | Answer::Seen(_) => match self.told {
                 Some(_) => now + self.pace(setup),
-                None => now + setup.renew * 9 / 10,
+                None => now + setup.shortest_pause(),
             },
             Answer::Released(_) | Answer::Failed(_) => now,
         }

@@ -94,6 +94,8 @@ pub struct Setup {
     pub rules: Rules,
     pub lease: Duration,
     pub renew: Duration,
+    /// How often a follower asks that hears of nothing, if not every R.
+    pub campaign: Option<Duration>,
     /// S, by the formula of the documents.
     pub trust: Duration,
     pub host: usize,
@@ -305,7 +307,13 @@ fn setup(
 ) -> Setup {
     let millis = Duration::from_millis;
     let (lease, renew, limit) = (millis(lease), millis(renew), limit.map(millis));
-    let timing = Timing::new(lease, renew, limit).expect("good numbers");
+    let mut timing = Timing::new(lease, renew, limit).expect("good numbers");
+    let campaign = (random.below(4) == 0).then(|| renew * random.pick(&[1, 2, 3]));
+    if let Some(interval) = campaign {
+        timing = timing
+            .with_campaign_interval(interval)
+            .expect("a good number");
+    }
     let trust = limit.unwrap_or_else(|| less_margin(lease).min((lease + renew) / 2));
     Setup {
         rules: Rules {
@@ -321,6 +329,7 @@ fn setup(
         },
         lease,
         renew,
+        campaign,
         trust,
         host,
         name,
@@ -328,11 +337,24 @@ fn setup(
 }
 
 impl Setup {
+    /// The longest that a follower which hears of nothing lets pass between two attempts: R, or an interval of
+    /// its own and a fifth of it.
+    pub fn longest_pause(&self) -> Duration {
+        self.campaign
+            .map_or(self.renew, |interval| interval * 6 / 5)
+    }
+
+    /// The shortest, if no expiry is known.
+    pub fn shortest_pause(&self) -> Duration {
+        self.campaign.unwrap_or(self.renew * 9 / 10)
+    }
+
     /// The instance of a server that tells its leases.
     fn follow_what_is_told(&mut self, random: &mut Random) {
         let lease = LEASE_UNTIL_TOLD;
         self.lease = lease;
         self.renew = lease / 3;
+        self.campaign = None;
         self.trust = told_trust(lease);
         self.rules.timing = Timing::told(lease);
         self.rules.stop_timeout = lease * random.pick(&[0, 1, 2, 3]) / 2;
@@ -358,7 +380,7 @@ fn choose_longest_lease(random: &mut Random, setups: &[Setup], lent: &[Duration]
 fn longest_numbers(setups: &[Setup], lent: &[Duration]) -> (Duration, Duration) {
     let own = setups.iter().map(|setup| setup.lease);
     let lease = own.chain(lent.iter().copied()).max().unwrap_or_default();
-    let renew = setups.iter().map(|setup| setup.renew).max();
+    let renew = setups.iter().map(Setup::longest_pause).max();
     let renew = renew.filter(|_| lent.is_empty());
     (lease, renew.unwrap_or(lease / 3))
 }
