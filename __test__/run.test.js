@@ -343,6 +343,7 @@ test("a name that the store refuses is thrown at the call; before the start it i
   await early.environment.startCluster(CONFIG, early.logger);
   await assert.rejects(run.done, ConfigError);
   assert.ok(early.lines.some((line) => line.includes("cannot take part")));
+  await run.stop();
   await settle();
   assert.deepEqual(unhandled, []);
 });

@@ -862,3 +862,28 @@ test("where a real cluster runs a test cluster is refused, and after its stop it
   }
   assert.equal(stopped, "accepted");
 });
+
+test("work of runWhenLeader obeys a test cluster, also work that an application began at its import", async () => {
+  const { code, stdout, stderr } = await runProgram(
+    `const { useTestCluster } = require("whenleader/testing");
+     const { runWhenLeader } = require("whenleader");
+     const run = runWhenLeader("job", async ({ signal }) => {
+       say("begins");
+       await new Promise((resolve) => signal.addEventListener("abort", resolve));
+       say("ends", signal.reason.reason);
+     });
+     (async () => {
+       for (const round of [1, 2]) {
+         const cluster = useTestCluster();
+         const job = cluster.election("job");
+         await job.promote({ wait: "called" });
+         say(round, run.isLeader());
+         await job.demote();
+         await cluster.restore();
+       }
+       process.exit(0);
+     })();`,
+  );
+  assert.equal(code, 0, stderr);
+  assert.equal(stdout, "begins\n1 true\nends taken\nbegins\n2 true\nends taken\n");
+});

@@ -99,8 +99,8 @@ class Run extends EventEmitter {
   async stop() {
     if (this.#election === null) this.#registration.remove(stopped);
     else this.#stopElection(this.#election);
-    // The work that waits for its own end would wait for ever.
-    if (!insideCallback(this.#registration)) await this.#done;
+    // The work that waits for its own end would wait for ever. A refusal is for those who ask for `done`.
+    if (!insideCallback(this.#registration)) await this.#done.catch(() => {});
   }
 
   [inspect.custom](
