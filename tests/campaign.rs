@@ -434,7 +434,9 @@ async fn one_renewal_that_stalls_for_a_while_costs_nothing() {
     sleep(4 * LEASE).await;
     assert!(run.leads(&term));
     assert!(matches!(run.next().await, Event::LeaderChanged(_)));
-    assert!(run.events.is_empty());
+    while let Ok(event) = run.events.try_recv() {
+        assert!(matches!(event, Event::Attempted(_)), "{event:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
