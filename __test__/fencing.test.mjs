@@ -332,9 +332,29 @@ for (const [name, database] of Object.entries(DATABASES)) {
           assert.equal(error.reason, "commit-unknown");
           assert.match(error.message, /nobody knows/);
           assert.ok(error.cause instanceof Error);
+          // Its pool goes on.
+          assert.equal((await client.rows(pool, "SELECT 1")).length, 1);
           // Here it was.
           await until(async () => (await count(what)) === 1, "it is committed");
           await until(isNothingOpen, "nothing is open");
+        },
+      );
+
+      run(
+        "a connection that breaks ends the transaction at once, also for a function that waits for something else",
+        async ({ pool, term, insert, what, rows }) => {
+          const error = await failure(
+            term.transaction(pool, async (tx) => {
+              await insert(tx, what);
+              const [{ id }] = await rows(tx, database.connectionId);
+              await sql(database.kill(id));
+              await new Promise(() => {});
+            }),
+          );
+          assert.ok(error instanceof Error);
+          assert.ok(!error.code?.startsWith("WHENLEADER_"), String(error));
+          assert.equal(await count(what), 0);
+          assert.equal((await rows(pool, "SELECT 1")).length, 1);
         },
       );
 

@@ -129,6 +129,8 @@ const promises = {
  * @property {string} sleep  a statement that takes a minute
  * @property {string} settings  one row: what a connection that is clean says of itself
  * @property {string} open  a row for each transaction of others that is open
+ * @property {string} connectionId  one row
+ * @property {(id: number) => string} kill  a statement that ends a connection
  * @property {string} serializable  a statement: all transactions of the session are
  * @property {{ ask: string, of20s: unknown, set7s: string }} limits  how long the server waits for a client
  * @property {(user: string) => string[]} stranger  statements that make a user without a right
@@ -149,6 +151,8 @@ export const DATABASES = {
       "SELECT pid, state, query FROM pg_stat_activity " +
       "WHERE pid <> pg_backend_pid() AND xact_start IS NOT NULL AND backend_type = 'client backend' " +
       "AND application_name <> 'whenleader'",
+    connectionId: "SELECT pg_backend_pid() AS id",
+    kill: (id) => `SELECT pg_terminate_backend(${id})`,
     serializable: "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL SERIALIZABLE",
     limits: {
       ask: "SELECT current_setting('idle_in_transaction_session_timeout') AS idle",
@@ -172,6 +176,8 @@ export const DATABASES = {
       "SELECT @@SESSION.wait_timeout AS idle, @@SESSION.innodb_lock_wait_timeout AS locks, " +
       "@@SESSION.max_statement_time AS statement, @@in_transaction AS inside",
     open: "SELECT trx_mysql_thread_id, trx_query FROM information_schema.INNODB_TRX WHERE trx_mysql_thread_id <> CONNECTION_ID()",
+    connectionId: "SELECT CONNECTION_ID() AS id",
+    kill: (id) => `KILL ${id}`,
     serializable: "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE",
     limits: {
       ask: "SELECT @@SESSION.wait_timeout AS idle",
