@@ -112,7 +112,109 @@ export interface Term {
    * `Infinity` if the process is alone.
    */
   remaining(): number;
+
+  /**
+   * Runs `fn` in a transaction that cannot be committed once this term is over, in the database that holds the lease:
+   * PostgreSQL, MySQL or MariaDB.
+   *
+   * ```js
+   * whenLeader(async (term) => {
+   *   await term.transaction(pool, async (tx) => {
+   *     await tx.query("UPDATE invoices SET sent = true WHERE id = $1", [id]);
+   *   });
+   * });
+   * ```
+   *
+   * The database is asked whether the term lasts before `fn` runs, and again, under a lock that bars a takeover, right
+   * before COMMIT: what is committed comes before everything that a later term commits so. If the term is over, or ends
+   * meanwhile, the transaction is rolled back. It is also rolled back if `fn` throws.
+   *
+   * `tx` is a connection of the pool in a transaction, with all that its client offers; with `postgres` the `sql` of
+   * `sql.begin()`, with `knex` a `trx`. COMMIT and ROLLBACK are the library's. When the transaction is over, whatever
+   * `fn` still asks of `tx` fails: it never meets a connection that somebody else has by then.
+   *
+   * Where nobody else could lead (a process without a configuration, {@link LocalClusterConfig}), it is an ordinary
+   * transaction, which is rolled back when the term ends. docs/fencing.md says more.
+   *
+   * @param pool of `pg`, `postgres` (the `sql` function), `mysql2` (with callbacks or promises) or `knex`, whose database
+   *   is that of the lease.
+   * @returns What `fn` returned, once it is committed.
+   *
+   * It rejects with a {@link LeadershipLostError} if the term is over: nothing was committed. With what `fn` threw, after a
+   * rollback. With the client's error if the database refuses. With an {@link ElectionError}: `WHENLEADER_TIMEOUT` after
+   * `timeout`, and `WHENLEADER_TRANSACTION`, whose `reason` says what is wrong; `commit-unknown`: the answer to COMMIT did
+   * not come, and nobody knows. With a TypeError if an argument is of the wrong kind.
+   */
+  transaction<Pool extends TransactionPool, Result>(
+    pool: Pool,
+    fn: (tx: TransactionOf<Pool>) => Result,
+    options?: GuardOptions,
+  ): Promise<Awaited<Result>>;
+
+  /**
+   * Asks the database that holds the lease whether this term lasts, within a transaction of your own; rejects with a
+   * {@link LeadershipLostError} if it does not, and nothing of the transaction can be committed then (with MySQL and
+   * MariaDB it is rolled back).
+   *
+   * It looks once: what is committed later is not guarded by that, so it is for failing early. With `hold` it also bars
+   * a takeover until the transaction ends. `verify(client)` as its first statement and `verify(client, { hold: true })`
+   * as its last one, right before COMMIT, is what {@link transaction} does, which does the rest as well: the rollback
+   * when the term ends meanwhile, and the connection.
+   *
+   * @param client the connection whose transaction is open: a client of `pg`, a connection of `mysql2`, the `sql` that
+   *   `sql.begin()` of `postgres` gives, a `trx` of `knex`. Not within a savepoint.
+   *
+   * It rejects as {@link transaction} does. Where nobody else could lead, it asks only whether the term is over.
+   */
+  verify(client: TransactionClient, options?: GuardOptions): Promise<void>;
 }
+
+export interface GuardOptions {
+  /**
+   * Bars a takeover from now until the transaction ends: when this instance dies or hangs, nobody leads until then.
+   * Renewals go on.
+   *
+   * @default false
+   */
+  hold?: boolean;
+
+  /**
+   * Milliseconds until the transaction is rolled back, counted from the call; on the server as well, for a process that
+   * does not run any more. Of `verify()`: how long the server waits for the next statement of a transaction with `hold`.
+   *
+   * @default with `hold` the duration of the lease, else none; but the last moment, in which every transaction holds off
+   *   a takeover, takes at most the duration of a lease in any case
+   */
+  timeout?: number;
+}
+
+/** A pool of `pg`, `postgres`, `mysql2` or `knex`, told by its shape. */
+export type TransactionPool = object;
+
+/** A connection or transaction of one of them. */
+export type TransactionClient = object;
+
+/** What a pool gives for a transaction. */
+export type TransactionOf<Pool> = Pool extends {
+  transaction<T>(scope: (trx: infer Tx) => Promise<T>, ...rest: never): unknown;
+}
+  ? Tx
+  : Pool extends { begin<T>(options: string, cb: (sql: infer Tx) => T): unknown }
+    ? Tx
+    : Pool extends { getConnection(): Promise<infer Tx> }
+      ? Tx
+      : Pool extends {
+            getConnection(callback: (error: never, connection: infer Tx) => unknown): unknown;
+          }
+        ? Tx
+        : Pool extends {
+              connect(
+                callback: (error: never, client: infer Tx, ...rest: never) => unknown,
+              ): unknown;
+            }
+          ? NonNullable<Tx>
+          : // biome-ignore lint/suspicious/noExplicitAny: whatever the client has.
+            any;
 
 /**
  * Why a term ended.
@@ -857,13 +959,16 @@ export interface ElectionError extends Error {
   /**
    * - `WHENLEADER_STORE`: the store fails, or the election on it; `reason` says how
    * - `WHENLEADER_OVERRUN`: callbacks of a lost term have not ended although its lease is about to
-   * - `WHENLEADER_TIMEOUT`, `WHENLEADER_STOPPED`: of `waitUntilLeader()`
+   * - `WHENLEADER_TIMEOUT`, `WHENLEADER_STOPPED`: of `waitUntilLeader()`; the first one also of a transaction that took
+   *   too long
+   * - `WHENLEADER_TRANSACTION`: of {@link Term.transaction} and {@link Term.verify}; `reason` says what
    */
   readonly code:
     | "WHENLEADER_STORE"
     | "WHENLEADER_OVERRUN"
     | "WHENLEADER_TIMEOUT"
-    | "WHENLEADER_STOPPED";
+    | "WHENLEADER_STOPPED"
+    | "WHENLEADER_TRANSACTION";
   readonly election: string | undefined;
   /**
    * A word for programs. Of `WHENLEADER_STORE`: `unreachable`, `timeout`, `refused`, `read-only`, `overloaded`, ... tell
@@ -871,6 +976,11 @@ export interface ElectionError extends Error {
    * `id-shared` that another instance has the same `instanceId`; `campaign-died` that this instance's part in the
    * election failed and was begun again; `config` that a configuration that was found cannot be used, and `cause`
    * is the {@link ConfigError}.
+   *
+   * Of `WHENLEADER_TRANSACTION`: `commit-unknown` (the answer to COMMIT did not come), `no-transactions` (the lease is in
+   * a store that has none), `other-database` (the client's is not that of the lease), `no-transaction` (`verify()` was
+   * called outside of one), `ended-early` (the function ended it by itself), `refused` (a right is missing), `read-only`,
+   * `bad-table`.
    */
   readonly reason: string | undefined;
   /** It will not mend by itself. */

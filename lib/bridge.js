@@ -177,6 +177,7 @@ class Bridge {
     return {
       isLeader: raw.isLeaderFunction(name),
       remaining: (token) => (seat.left ? 0 : raw.remaining(name, token)),
+      guard: (token) => (seat.left ? null : raw.guard(name, token)),
       leader,
       // Also after it was left: callbacks that outlive a stop are waited for, and told of.
       settled: (token) => raw.settled(name, token),

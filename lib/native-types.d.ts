@@ -97,6 +97,25 @@ export interface ClusterInfo {
   warnings: string[];
 }
 
+/** How a transaction of the application's own depends on a term. */
+export interface Guard {
+  /** Which store it is, without a password. */
+  store: string;
+  leaseDuration: number;
+  /** None: the store has no transactions. */
+  statements?: GuardStatements;
+}
+
+export interface GuardStatements {
+  dialect: string;
+  /** Where the lease is, for people. */
+  table: string;
+  /** One row of one text; locks nothing. */
+  check: string;
+  /** The same, and bars a takeover until the transaction ends. No row: the term is over. */
+  hold: string;
+}
+
 /** Of a server of the Leader Election API. */
 export interface ServeOptions {
   /** A URL. */
@@ -128,6 +147,7 @@ export interface RawNative {
   ): string;
   isLeaderFunction(name: string): () => boolean;
   remaining(name: string, token: number): number;
+  guard(name: string, token: number): Guard | null;
   leader(name: string): { instanceId: string; token: number } | null;
   settled(name: string, token: number): void;
   stepDown(name: string, pauseMs?: number): void;
@@ -202,6 +222,10 @@ export interface ElectionSource {
   isLeader: () => boolean;
   /** Milliseconds until the deadline of that term; 0 if it is not led. */
   remaining(token: number): number;
+  /**
+   * How transactions depend on that term; null: it is over. Not there at all: there is nobody else who could lead.
+   */
+  guard?(token: number): Guard | null;
   /** The last one seen. */
   leader(): { instanceId: string; token: number } | null;
   /** All callbacks about the end of that term have ended: owed after each "demoted". */

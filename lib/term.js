@@ -9,6 +9,8 @@
  * @property {string} election
  * @property {() => string} instanceId
  * @property {(token: number) => number} remaining
+ * @property {(token: number) => import("./native-types").Guard | null | undefined} guard  undefined: nobody else
+ *   could lead
  */
 
 /** @typedef {import("../index.js").Term} PublicTerm */
@@ -53,6 +55,21 @@ class Term {
     return this.#source.remaining(this.token);
   }
 
+  /**
+   * @param {Parameters<PublicTerm["verify"]>[0]} client
+   * @param {Parameters<PublicTerm["verify"]>[1]} [options]
+   */
+  async verify(client, options) {
+    return fence().verify(this, this.#guard, client, options);
+  }
+
+  /** @type {PublicTerm["transaction"]} */
+  async transaction(pool, fn, options) {
+    return fence().transaction(this, this.#guard, pool, fn, options);
+  }
+
+  #guard = () => this.#source.guard(this.token);
+
   // Not methods: they are the library's.
 
   /**
@@ -83,5 +100,8 @@ class Term {
     term.#controller.abort(lost); // A second abort changes nothing, and the first reason stays.
   }
 }
+
+/** Most applications never need it. */
+const fence = () => require("./fence/index.js");
 
 module.exports = { Term };

@@ -17,7 +17,9 @@ use tokio::sync::{mpsc, watch};
 use crate::backend::kubernetes::{self, KubernetesOptions, Place, Pod};
 use crate::backend::leader_api::{self, LeaderApiOptions};
 use crate::backend::own::{self, OwnOptions};
-use crate::backend::{self, Backend, BackendError, StoreOptions, UNSUITABLE, without_password};
+use crate::backend::{
+    self, Backend, BackendError, Guard, StoreOptions, UNSUITABLE, without_password,
+};
 use crate::campaign::{Campaign, Command, Event, PreparedStore, Tell};
 use crate::candidate::Rules;
 use crate::clock::{Clock, SystemClock};
@@ -156,6 +158,11 @@ impl Cluster {
     /// Which store this is, without its password.
     pub fn describe(&self) -> String {
         self.store.backend().describe()
+    }
+
+    /// What a transaction that must not outlive that term says, if the store has transactions.
+    pub fn guard(&self, election: &ElectionName, token: Token) -> Option<Guard> {
+        self.store.backend().guard(election, token)
     }
 
     fn check_name(&self, election: &ElectionName) -> Result<(), StartError> {

@@ -433,6 +433,30 @@ pub struct Capabilities {
     pub notifies: bool,
 }
 
+/// How a transaction of the application's own, in the database that holds the lease, depends on a term. These are
+/// statements for whatever client the application has: nothing in them is a placeholder in any, and they mean the
+/// same under all settings of a session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Guard {
+    pub dialect: Dialect,
+    /// Where the lease is, in SQL. For people.
+    pub table: String,
+    /// Reads, and locks nothing. One row of one text that begins with a word: `current`, or `expired`, `released`,
+    /// `taken`, and also `older` and `none`, which no database says that granted this term.
+    pub check: String,
+    /// Locks what a takeover has to change and a renewal does not, until the transaction ends. No row: the term is
+    /// over, or is being taken over right now. Otherwise one that is like that of `check`.
+    pub hold: String,
+}
+
+/// Whose SQL it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dialect {
+    Postgres,
+    /// Also `MariaDB`'s.
+    Mysql,
+}
+
 /// One store.
 ///
 /// **Time.** Whoever asks bounds a request: it drops the future when its time is over, and counts the
@@ -512,6 +536,12 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
 
     /// Who leads, without taking part: no later attempt may go out differently because of it.
     async fn peek(&self, election: &ElectionName) -> Result<Option<Leader>, BackendError>;
+
+    /// What a transaction that must not outlive this term says. `None`: this store has no transactions. While it
+    /// is held, a campaign is refused for a moment, again and again, and renewals are not.
+    fn guard(&self, _election: &ElectionName, _token: Token) -> Option<Guard> {
+        None
+    }
 
     /// Sends hints until it is dropped, reconnecting by itself. `None`: this store cannot.
     ///

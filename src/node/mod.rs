@@ -25,6 +25,7 @@ use napi::{Env, Error};
 use napi_derive::napi;
 
 use self::environment::{Done, Environment, JsEvent, Seat, no_thread};
+use crate::backend::Dialect;
 use crate::clock::{Clock, SystemClock};
 use crate::cluster::{self, Cluster, StartError};
 use crate::config::{Config, ConfigError, ElectionOptions, Fault, check_run_options};
@@ -69,6 +70,24 @@ pub struct Run {
 pub struct LeaderInfo {
     pub instance_id: String,
     pub token: f64,
+}
+
+/// How a transaction depends on a term, for `lib/fence/`.
+#[napi(object)]
+pub struct GuardInfo {
+    /// Which store it is, without a password.
+    pub store: String,
+    pub lease_duration: f64,
+    /// None: the store has no transactions.
+    pub statements: Option<GuardStatements>,
+}
+
+#[napi(object)]
+pub struct GuardStatements {
+    pub dialect: String,
+    pub table: String,
+    pub check: String,
+    pub hold: String,
 }
 
 /// Once per JavaScript environment. Keeps no process alive.
@@ -200,6 +219,30 @@ pub fn leader(env: Env, name: String) -> Result<Option<LeaderInfo>> {
             instance_id: leader.owner.instance.as_str().to_string(),
             token: from_token(leader.token),
         }))
+}
+
+/// How transactions of the application's own depend on that term.
+#[napi(catch_unwind)]
+pub fn guard(env: Env, name: String, token: f64) -> Result<Option<GuardInfo>> {
+    let seat = seat(env, &name)?;
+    let Some(cluster) = seat.apart().cloned().or_else(cluster::running) else {
+        return Ok(None);
+    };
+    let guard = to_token(token).and_then(|token| cluster.guard(seat.election().name(), token));
+    Ok(Some(GuardInfo {
+        store: cluster.describe(),
+        lease_duration: millis(cluster.config().timing.lease()),
+        statements: guard.map(|guard| GuardStatements {
+            dialect: match guard.dialect {
+                Dialect::Postgres => "postgres",
+                Dialect::Mysql => "mysql",
+            }
+            .to_string(),
+            table: guard.table,
+            check: guard.check,
+            hold: guard.hold,
+        }),
+    }))
 }
 
 /// This environment's callbacks about the end of that term have ended. They may do so after the seat was

@@ -18,6 +18,10 @@
 //! The token of a term is `max(last + 1, the server's time in µs)`, chosen by whoever read the row; the
 //! compare-and-set makes it his alone.
 //!
+//! **Transactions of the application's own** that must not outlive a term hold that term's entry in the unique key
+//! `term` in share mode. A takeover changes the entry, so it waits for them; a renewal does not touch it. So no
+//! row beside that of the election is needed.
+//!
 //! **What comes too late.** A statement whose asker has gone may still wait in the server for a lock of somebody
 //! else's. The session's limits end it about when the asker stops waiting (MariaDB: to the millisecond; MySQL: by
 //! the second). What is carried out late all the same changes nothing: a takeover finds another row than the one
@@ -44,7 +48,7 @@ use self::failure::{BAD_TABLE, DUPLICATE, Failure, NO_TABLE, unnumbered};
 use self::link::{Link, Request, is_read_only};
 use self::statements::{Claim, Record};
 use self::wire::{Answer, Row};
-use super::{Attempt, Backend, BackendError, BadStore, Capabilities, StoreOptions};
+use super::{Attempt, Backend, BackendError, BadStore, Capabilities, Guard, StoreOptions};
 use crate::clock::Clock;
 use crate::lease::FailureKind::{Ambiguous, Transient};
 use crate::lease::{ElectionName, InstanceId, LONGEST_LEASE, Leader, Outcome, Owner, Token};
@@ -172,6 +176,10 @@ impl Backend for MysqlStore {
             Meaning::Free(_) => Ok(None),
             Meaning::Held { leader, .. } => Ok(Some(leader)),
         }
+    }
+
+    fn guard(&self, election: &ElectionName, token: Token) -> Option<Guard> {
+        Some(statements::guard(&self.table, election, token))
     }
 
     async fn close(&self) {

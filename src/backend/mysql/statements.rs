@@ -4,6 +4,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use crate::backend::{Dialect, Guard};
 use crate::lease::{ElectionName, Owner, Token};
 
 /// The time in microseconds since 1970 at which the server began with the statement. It knows no time zone,
@@ -106,6 +107,29 @@ pub(super) fn release(table: &str, election: &ElectionName, owner: &Owner, token
         "UPDATE {table} FORCE INDEX (PRIMARY) SET expires_at = 0, instance = '', nonce = 0 WHERE {}",
         term(election.as_str(), owner, token)
     )
+}
+
+/// What a transaction of the application's own says so that it does not outlive a term: see [`create`]. The check
+/// reads without a lock wherever a plain read does, which is not so in SERIALIZABLE.
+pub(super) fn guard(table: &str, election: &ElectionName, token: Token) -> Guard {
+    let election = text(election.as_str());
+    let check = format!(
+        "SELECT CASE WHEN l.token IS NULL THEN 'none' WHEN l.token < {token} THEN 'older' \
+         WHEN l.token > {token} THEN 'taken' WHEN l.expires_at = 0 THEN 'released' WHEN l.expires_at > {NOW} \
+         THEN 'current' ELSE 'expired' END AS answer \
+         FROM (SELECT 1) AS one LEFT JOIN {table} AS l FORCE INDEX (PRIMARY) ON l.election = {election}"
+    );
+    // Of no other column, which would lead to the row itself, and lock it.
+    let hold = format!(
+        "SELECT 'current' AS answer FROM {table} AS l FORCE INDEX (term) \
+         WHERE l.election = {election} AND l.token = {token} LOCK IN SHARE MODE"
+    );
+    Guard {
+        dialect: Dialect::Mysql,
+        table: table.to_owned(),
+        check,
+        hold,
+    }
 }
 
 /// What a table has to be like. Of its columns: name, type, collation, characters, key; and the table's engine.

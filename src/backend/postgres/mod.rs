@@ -21,6 +21,7 @@
 
 mod address;
 mod failure;
+mod guard;
 mod link;
 mod listener;
 mod statements;
@@ -39,7 +40,9 @@ use self::failure::{Advice as _, BUSY, NO_TABLE, READ_ONLY, Stage};
 use self::link::{ASK_AGAIN, Answer, Link};
 use self::listener::Listener;
 use self::statements::{Row, Said, State, Values, ordered, read, write};
-use super::{Attempt, Backend, BackendError, BadStore, Capabilities, Hints, StoreOptions, Watch};
+use super::{
+    Attempt, Backend, BackendError, BadStore, Capabilities, Guard, Hints, StoreOptions, Watch,
+};
 use crate::clock::Clock;
 use crate::lease::{ElectionName, InstanceId, LONGEST_LEASE, Leader, Outcome, Owner, Token};
 use crate::locked::locked;
@@ -226,6 +229,12 @@ impl Backend for PostgresStore {
                 self.describe()
             ),
         ))
+    }
+
+    fn guard(&self, election: &ElectionName, token: Token) -> Option<Guard> {
+        // A term was granted there, so it is known by now.
+        let table = self.link.table.get().unwrap_or(&self.link.address.table);
+        Some(guard::of(table, election, token))
     }
 
     fn watch(self: Arc<Self>, election: ElectionName, hints: Hints) -> Option<Watch> {

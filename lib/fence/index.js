@@ -1,0 +1,611 @@
+// Transactions that a deposed leader cannot commit, in the database that holds the lease.
+//
+// The order is what makes them safe. Before the function runs, the database is asked whether the term still
+// lasts; that only fails early. After it, as the last thing before COMMIT, the transaction locks what a takeover
+// has to change, and looks again: from then until its end nobody takes over, so what it commits comes before
+// everything that a later term does. With `hold` the lock is taken at the beginning as well.
+//
+// The client is never given back while the function may use it: when the term ends, or the time is over, the
+// connection is destroyed, and what the function got is a gate that is closed from then on.
+
+const { ElectionError, LeadershipLostError } = require("../errors.js");
+const { after } = require("../timer.js");
+const { KnexSession, askKnex, isKnex, isKnexTransaction, knexDialect } = require("./knex.js");
+const {
+  MysqlSession,
+  askMysql,
+  coreOf,
+  isInTransaction,
+  isMysqlConnection,
+  isMysqlPool,
+} = require("./mysql2.js");
+const { Uncommitted } = require("./gate.js");
+const { PgSession, askPg, isPgClient, isPgPool } = require("./pg.js");
+const {
+  PostgresSession,
+  askPostgres,
+  isPostgres,
+  isPostgresTransaction,
+} = require("./postgres.js");
+const { ENDED_EARLY, databaseOf } = require("./sql.js");
+
+/** @typedef {import("../../index.js").Term} Term */
+/** @typedef {import("../native-types").Guard} Guard */
+/** @typedef {import("./sql.js").Ask} Ask */
+/** @typedef {import("./sql.js").Rules} Rules */
+
+/**
+ * One transaction of one client. What fails here fails with the client's own errors.
+ *
+ * @typedef {object} Session
+ * @property {string} dialect
+ * @property {() => Promise<void>} acquire
+ * @property {() => Promise<void>} begin
+ * @property {unknown} tx  what the application's function gets
+ * @property {Ask} ask
+ * @property {(reason: unknown) => void} close  of tx
+ * @property {() => Promise<unknown>} commit
+ * @property {() => Promise<unknown>} rollback
+ * @property {() => void} release  to its pool
+ * @property {(reason: Error) => void} destroy  the server rolls back, and nobody gets the connection; also while it
+ *   is not known whether there is one
+ */
+
+/** @typedef {(onBroken: (error: unknown) => void) => Session} Open */
+
+/** A term that nobody else could have: there is nothing to ask. @type {Rules} */
+const ALONE = {
+  before: async () => "current",
+  begun: async () => "current",
+  ending: async () => "current",
+  after: async () => {},
+};
+
+const CLIENTS = "pg, postgres, mysql2 (with callbacks or promises) and knex";
+/** How much later a server ends a transaction than its client does, if that lives: of two, the client tells why. */
+const GRACE = 250;
+/** Of the words of a guard: what ended a term. */
+const REASONS = new Set(["expired", "released", "taken"]);
+
+/**
+ * @param {Term} term
+ * @param {() => Guard | null | undefined} guardOf
+ * @param {unknown} client
+ * @param {{ hold?: boolean, timeout?: number }} [options]
+ */
+async function verify(term, guardOf, client, options) {
+  const { hold, timeout } = checkOptions(options, "verify");
+  const { dialect, ask, isInside } = clientOf(client);
+  refuseLost(term);
+  const guard = guardIn(term, guardOf, dialect, "verify");
+  if (guard === undefined) return;
+  const { database } = guard;
+  const fail = (/** @type {unknown} */ error) => meaningOf(term, guard, error, "verify");
+  const terms = termsOf(guard, hold, timeout);
+  const word = await database.verify(ask, terms).catch((error) => {
+    throw fail(error);
+  });
+  if (word === "no-transaction" || !(await isInside())) {
+    throw new ElectionError(
+      "WHENLEADER_TRANSACTION",
+      "term.verify() was called outside of a transaction, where it proves nothing about the next statement: send " +
+        "BEGIN on this client first, or let term.transaction() do it",
+      { election: term.election, reason: "no-transaction" },
+    );
+  }
+  const trouble = troubleOf(term, guard, word, "verify");
+  if (trouble === undefined) return;
+  await database.end(ask, `whenleader: ${trouble.message}`);
+  throw trouble;
+}
+
+/**
+ * @template T
+ * @param {Term} term
+ * @param {() => Guard | null | undefined} guardOf
+ * @param {unknown} pool
+ * @param {(tx: any) => T} fn
+ * @param {{ hold?: boolean, timeout?: number }} [options]
+ * @returns {Promise<Awaited<T>>}
+ */
+async function transaction(term, guardOf, pool, fn, options) {
+  const { hold, timeout } = checkOptions(options, "transaction");
+  const { dialect, open } = poolOf(pool);
+  if (typeof fn !== "function") {
+    throw new TypeError(`term.transaction(pool, fn): fn must be a function, not ${shown(fn)}`);
+  }
+  refuseLost(term);
+  const guard = guardIn(term, guardOf, dialect, "transaction");
+  const terms = guard && termsOf(guard, hold, timeout);
+  const rules = guard && terms ? guard.database.rules(terms) : ALONE;
+  const limit = terms ? terms.limit : timeout;
+  const stop = new Stop(term, limit);
+  const session = open((error) => stop.broke(error));
+  try {
+    return await new Guarded(term, guard, rules, session, stop).run(fn);
+  } finally {
+    stop.dispose();
+  }
+}
+
+/** What ends a transaction from outside: its term, its time, or the loss of its connection. */
+class Stop {
+  /** @type {Promise<never>} */
+  promise;
+  /** @type {(reason: unknown) => void} */
+  #reject = () => {};
+  #term;
+  #onAbort = () => this.#reject(this.#term.signal.reason);
+  #noTimeout = () => {};
+  timedOut = false;
+
+  /**
+   * @param {Term} term
+   * @param {number | undefined} limit
+   */
+  constructor(term, limit) {
+    this.#term = term;
+    this.promise = new Promise((_, reject) => {
+      this.#reject = reject;
+    });
+    this.promise.catch(() => {});
+    term.signal.addEventListener("abort", this.#onAbort);
+    if (limit !== undefined) {
+      this.#noTimeout = after(limit, () => {
+        this.timedOut = true;
+        this.#reject(
+          new ElectionError(
+            "WHENLEADER_TIMEOUT",
+            `the transaction of the election "${term.election}" (term ${term.token}) did not end within ${limit} ms: ` +
+              "it is rolled back. Make it shorter, or give it more time: term.transaction(pool, fn, { timeout })",
+            { election: term.election, reason: "timeout" },
+          ),
+        );
+      });
+    }
+  }
+
+  /** @param {unknown} error */
+  broke(error) {
+    // The process may have slept longer than its lease; the news of that comes later.
+    this.#reject(this.#term.isCurrent() ? error : lost(this.#term, "expired", error));
+  }
+
+  /** A commit is under way, which the end of the term does not touch. */
+  ignoreTerm() {
+    this.#term.signal.removeEventListener("abort", this.#onAbort);
+  }
+
+  dispose() {
+    this.ignoreTerm();
+    this.#noTimeout();
+  }
+}
+
+/** One call of term.transaction(). */
+class Guarded {
+  #term;
+  #guard;
+  #rules;
+  #session;
+  #stop;
+  #isCommitting = false;
+
+  /**
+   * @param {Term} term
+   * @param {KnownGuard | undefined} guard
+   * @param {Rules} rules
+   * @param {Session} session
+   * @param {Stop} stop
+   */
+  constructor(term, guard, rules, session, stop) {
+    this.#term = term;
+    this.#guard = guard;
+    this.#rules = rules;
+    this.#session = session;
+    this.#stop = stop;
+  }
+
+  /**
+   * @template T
+   * @param {(tx: any) => T} fn
+   * @returns {Promise<Awaited<T>>}
+   */
+  async run(fn) {
+    const session = this.#session;
+    await this.#acquire();
+    let hasBegun = false;
+    try {
+      this.#check(await this.#step(this.#rules.before(this.#ask)));
+      await this.#until(session.begin());
+      hasBegun = true;
+      this.#check(await this.#step(this.#rules.begun(this.#ask)));
+      const value = await this.#until(call(fn, session.tx));
+      // Until here: what comes is the library's alone.
+      session.close(over());
+      this.#check(await this.#step(this.#rules.ending(this.#ask)));
+      refuseLost(this.#term);
+      await this.#commit();
+      await this.#giveBack();
+      return value;
+    } catch (error) {
+      session.close(error);
+      if (this.#isCommitting) throw this.#afterCommit(error);
+      if (error instanceof Interruption) {
+        session.destroy(toError(error.reason));
+        throw error.reason;
+      }
+      await this.#rollback(hasBegun);
+      throw error;
+    }
+  }
+
+  #ask = (/** @type {string} */ text) => this.#session.ask(text);
+
+  async #acquire() {
+    const acquired = this.#session.acquire();
+    try {
+      await this.#until(acquired);
+    } catch (error) {
+      if (!(error instanceof Interruption)) throw error;
+      // The pool may still give a connection, which nobody needs any more.
+      acquired.then(
+        () => this.#session.destroy(toError(error.reason)),
+        () => {},
+      );
+      throw error.reason;
+    }
+  }
+
+  async #commit() {
+    this.#isCommitting = true;
+    // It holds the lock, so nobody leads yet; only its time can end it now.
+    this.#stop.ignoreTerm();
+    await this.#until(this.#session.commit());
+  }
+
+  /** @param {unknown} error  of a commit */
+  #afterCommit(error) {
+    if (error instanceof Uncommitted) {
+      this.#session.destroy(toError(error.reason));
+      return error.reason;
+    }
+    const cause = error instanceof Interruption ? error.reason : error;
+    const { database } = this.#guard ?? {};
+    const isAnswer =
+      !(error instanceof Interruption) && (database?.isAnswer(Object(cause)) ?? isSqlError(cause));
+    this.#session.destroy(toError(cause));
+    // It did not do it, and if it waited for too long, that is why.
+    if (isAnswer) return this.#term.isCurrent() ? cause : lost(this.#term, "expired", cause);
+    return new ElectionError(
+      "WHENLEADER_TRANSACTION",
+      `nobody knows whether the transaction of the election "${this.#term.election}" (term ${this.#term.token}) was ` +
+        "committed: the answer to COMMIT did not come. If it was, it was before any later term. Look in the database " +
+        "before you do it again, or make it safe to do twice",
+      { election: this.#term.election, reason: "commit-unknown", cause },
+    );
+  }
+
+  /** Also after a rollback. A connection that cannot be made what it was is given to nobody. */
+  async #giveBack() {
+    try {
+      await this.#until(this.#rules.after(this.#ask));
+    } catch (error) {
+      this.#session.destroy(toError(error instanceof Interruption ? error.reason : error));
+      return;
+    }
+    this.#session.release();
+  }
+
+  /** @param {boolean} hasBegun */
+  async #rollback(hasBegun) {
+    try {
+      if (hasBegun) await this.#until(this.#session.rollback());
+    } catch (error) {
+      this.#session.destroy(toError(error instanceof Interruption ? error.reason : error));
+      return;
+    }
+    await this.#giveBack();
+  }
+
+  /** @param {string | undefined} word */
+  #check(word) {
+    if (this.#guard === undefined || word === undefined) return;
+    const trouble = troubleOf(this.#term, this.#guard, word, "transaction");
+    if (trouble !== undefined) throw trouble;
+  }
+
+  /**
+   * A statement of the library's own.
+   *
+   * @template T
+   * @param {Promise<T>} answered
+   */
+  async #step(answered) {
+    try {
+      return await this.#until(answered);
+    } catch (error) {
+      if (error instanceof Interruption || this.#guard === undefined) throw error;
+      throw meaningOf(this.#term, this.#guard, error, "transaction");
+    }
+  }
+
+  /**
+   * @template T
+   * @param {Promise<T>} promise
+   * @returns {Promise<T>}
+   */
+  #until(promise) {
+    // What loses the race is over: nobody waits for it any more.
+    promise.catch(() => {});
+    return Promise.race([
+      promise,
+      this.#stop.promise.catch((reason) => {
+        throw new Interruption(reason);
+      }),
+    ]);
+  }
+}
+
+/** Something outside of the transaction ended it. */
+class Interruption {
+  /** @param {unknown} reason */
+  constructor(reason) {
+    this.reason = reason;
+  }
+}
+
+/**
+ * @template T
+ * @param {(tx: any) => T} fn
+ * @param {unknown} tx
+ * @returns {Promise<Awaited<T>>}
+ */
+async function call(fn, tx) {
+  return await fn(tx);
+}
+
+function over() {
+  return new Error(
+    "the function of term.transaction() has returned, and its transaction is over: wait for all that it asks",
+  );
+}
+
+/** @param {unknown} error */
+function toError(error) {
+  return error instanceof Error ? error : new Error(String(error));
+}
+
+/** Whether it is the answer of a database, of whatever kind. @param {unknown} error */
+function isSqlError(error) {
+  return ["postgres", "mysql"].some((name) => databaseOf(name)?.isAnswer(Object(error)));
+}
+
+// ---- the term, and what the database says of it ----
+
+/** @param {Term} term */
+function refuseLost(term) {
+  if (term.signal.aborted) throw term.signal.reason;
+  if (!term.isCurrent()) throw lost(term, "expired");
+}
+
+/**
+ * @param {Term} term
+ * @param {import("../../index.js").LossReason} reason
+ * @param {unknown} [cause]
+ */
+function lost(term, reason, cause) {
+  if (term.signal.aborted) return term.signal.reason;
+  const error = new LeadershipLostError(term.election, term.token, reason);
+  if (cause !== undefined) error.cause = cause;
+  return error;
+}
+
+/** @typedef {Guard & { statements: NonNullable<Guard["statements"]>, database: NonNullable<ReturnType<typeof databaseOf>> }} KnownGuard */
+
+/**
+ * @param {Term} term
+ * @param {() => Guard | null | undefined} guardOf
+ * @param {string} dialect  of the client
+ * @param {string} method
+ * @returns {KnownGuard | undefined}  undefined: nobody else could lead
+ */
+function guardIn(term, guardOf, dialect, method) {
+  const guard = guardOf();
+  if (guard === undefined) return undefined;
+  if (guard === null) throw lost(term, "stopped");
+  const { store, statements } = guard;
+  const database = statements && databaseOf(statements.dialect);
+  if (!statements || !database) {
+    throw new ElectionError(
+      "WHENLEADER_TRANSACTION",
+      `term.${method}() needs the lease in PostgreSQL, MySQL or MariaDB; that of the election "${term.election}" is on ` +
+        `${store}. Pass term.token along with what you write, and let the receiver refuse an older one: see docs/fencing.md`,
+      { election: term.election, reason: "no-transactions", fatal: true },
+    );
+  }
+  if (statements.dialect !== dialect) throw otherDatabase(term, guard, method);
+  return { ...guard, statements, database };
+}
+
+/**
+ * @param {Term} term
+ * @param {Guard} guard
+ * @param {string} method
+ * @param {unknown} [cause]
+ */
+function otherDatabase(term, { store, statements }, method, cause) {
+  return new ElectionError(
+    "WHENLEADER_TRANSACTION",
+    `term.${method}() was given a client of another database than that which holds the lease of the election ` +
+      `"${term.election}": ${statements?.table} on ${store} does. Only a transaction in that very database can depend on ` +
+      "it; for all others see docs/fencing.md",
+    { election: term.election, reason: "other-database", fatal: true, cause },
+  );
+}
+
+/**
+ * @param {KnownGuard} guard
+ * @param {boolean} hold
+ * @param {number | undefined} timeout
+ */
+function termsOf({ statements, leaseDuration }, hold, timeout) {
+  const limit = timeout ?? (hold ? leaseDuration : undefined);
+  const serverLimit = limit === undefined ? undefined : limit + GRACE;
+  return { statements, hold, limit, serverLimit, lastLimit: leaseDuration };
+}
+
+/**
+ * @param {Term} term
+ * @param {KnownGuard} guard
+ * @param {string | undefined} word
+ * @param {string} method
+ * @returns {Error | undefined}
+ */
+function troubleOf(term, guard, word, method) {
+  if (word === "current") return undefined;
+  if (word === ENDED_EARLY) {
+    return new ElectionError(
+      "WHENLEADER_TRANSACTION",
+      "the function of term.transaction() ended its transaction by itself, by COMMIT, ROLLBACK, or (in MySQL and " +
+        "MariaDB) by a statement such as CREATE TABLE: what it committed was not guarded, and what came after it is " +
+        "rolled back. Leave the end to the library",
+      { election: term.election, reason: ENDED_EARLY },
+    );
+  }
+  if (word !== undefined && REASONS.has(word)) {
+    return lost(term, /** @type {import("../../index.js").LossReason} */ (word));
+  }
+  return otherDatabase(term, guard, method);
+}
+
+/**
+ * @param {Term} term
+ * @param {KnownGuard} guard
+ * @param {unknown} error  of a statement of the library's own
+ * @param {string} method
+ * @returns {unknown}
+ */
+function meaningOf(term, guard, error, method) {
+  if (!term.isCurrent()) return lost(term, "expired", error);
+  const { statements, database, store } = guard;
+  const meaning = database.meaning(Object(error));
+  if (meaning === undefined) return error;
+  if (meaning === "taken") return lost(term, "taken", error);
+  if (meaning === "other-database") return otherDatabase(term, guard, method, error);
+  const { election } = term;
+  const cures = {
+    refused: `this client's user may not lock the lease: ${database.rights(statements.table)}`,
+    "read-only": `this client is connected to a server, or in a session, that takes no writes: use one that writes to ${store}`,
+    "bad-table": `${statements.table} on ${store} is not as an election makes it: see docs/stores.md`,
+  };
+  return new ElectionError(
+    "WHENLEADER_TRANSACTION",
+    `term.${method}() cannot ask for the lease of the election "${election}": ${Object(error).message}. ${cures[meaning]}`,
+    { election, reason: meaning, fatal: true, cause: error },
+  );
+}
+
+// ---- what the application gives ----
+
+/**
+ * @param {unknown} options
+ * @param {string} method
+ * @returns {{ hold: boolean, timeout: number | undefined }}
+ */
+function checkOptions(options = {}, method) {
+  if (typeof options !== "object" || options === null) {
+    throw new TypeError(`the options of term.${method}() must be an object, not ${shown(options)}`);
+  }
+  const { hold = false, timeout, ...others } = /** @type {Record<string, unknown>} */ (options);
+  const [unknown] = Object.keys(others);
+  if (unknown !== undefined) {
+    throw new TypeError(`term.${method}() has the options hold and timeout, and no ${unknown}`);
+  }
+  if (typeof hold !== "boolean") {
+    throw new TypeError(`hold must be true or false, not ${shown(hold)}`);
+  }
+  if (
+    timeout !== undefined &&
+    !(typeof timeout === "number" && timeout > 0 && timeout < Infinity)
+  ) {
+    throw new TypeError(`timeout must be a number of milliseconds above 0, not ${shown(timeout)}`);
+  }
+  return { hold, timeout };
+}
+
+/**
+ * @param {unknown} pool
+ * @returns {{ dialect: string, open: Open }}
+ */
+function poolOf(pool) {
+  if (isKnex(pool) && !isKnexTransaction(pool)) {
+    return { dialect: knexDialect(pool), open: (onBroken) => new KnexSession(pool, onBroken) };
+  }
+  if (isPostgres(pool)) {
+    return { dialect: "postgres", open: (onBroken) => new PostgresSession(pool, onBroken) };
+  }
+  if (isPgPool(pool)) {
+    return { dialect: "postgres", open: (onBroken) => new PgSession(pool, onBroken) };
+  }
+  if (isMysqlPool(pool)) {
+    return { dialect: "mysql", open: (onBroken) => new MysqlSession(pool, onBroken) };
+  }
+  const isOne =
+    isKnexTransaction(pool) ||
+    isPostgresTransaction(pool) ||
+    isPgClient(pool) ||
+    isMysqlConnection(pool);
+  throw new TypeError(
+    isOne
+      ? "term.transaction(pool, fn) needs the pool, and takes a connection out of it: this is a single connection, " +
+          "or a transaction. Within a transaction of your own call term.verify(client), first and last"
+      : `term.transaction(pool, fn) takes a pool of ${CLIENTS}, not ${shown(pool)}`,
+  );
+}
+
+/**
+ * @param {any} client
+ * @returns {{ dialect: string, ask: Ask, isInside: () => Promise<boolean> }}
+ */
+function clientOf(client) {
+  const isInside = async () => true;
+  if (isKnexTransaction(client)) {
+    const dialect = knexDialect(client);
+    const ask = async (/** @type {string} */ text) =>
+      askKnex(dialect, await client.client.acquireConnection(), text);
+    return { dialect, ask, isInside };
+  }
+  if (isPostgresTransaction(client)) {
+    return { dialect: "postgres", ask: (text) => askPostgres(client, text), isInside };
+  }
+  if (isPgClient(client)) {
+    return { dialect: "postgres", ask: (text) => askPg(client, text), isInside };
+  }
+  if (isMysqlConnection(client)) {
+    const core = coreOf(client);
+    return {
+      dialect: "mysql",
+      ask: (text) => askMysql(core, text),
+      isInside: () => isInTransaction(core),
+    };
+  }
+  const isMany = isKnex(client) || isPostgres(client) || isPgPool(client) || isMysqlPool(client);
+  throw new TypeError(
+    isMany
+      ? "term.verify(client) needs the one connection whose transaction is open, not the pool: each query of a pool may " +
+          "go to another one. term.transaction(pool, fn) takes the pool"
+      : `term.verify(client) takes a connection or a transaction of ${CLIENTS}, not ${shown(client)}`,
+  );
+}
+
+/** @param {unknown} value */
+function shown(value) {
+  if (typeof value === "function") return value.name ? `the function ${value.name}` : "a function";
+  if (typeof value === "object" && value !== null) {
+    return `an object (${value.constructor?.name ?? "without a class"})`;
+  }
+  return typeof value === "string" ? JSON.stringify(value) : String(value);
+}
+
+module.exports = { transaction, verify };

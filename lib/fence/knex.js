@@ -1,0 +1,167 @@
+// knex, over pg or mysql2. Its transaction runs on a connection that is taken out of its pool here, so that what
+// guards it is said on that very connection.
+
+const { askMysql, destroyMysql } = require("./mysql2.js");
+const { askPg, cancelPg } = require("./pg.js");
+const { refuses } = require("./gate.js");
+
+/** @param {any} value */
+const isKnex = (value) =>
+  typeof value === "function" &&
+  typeof value.raw === "function" &&
+  typeof value.transaction === "function" &&
+  typeof value.client?.acquireConnection === "function";
+
+/** @param {any} value */
+const isKnexTransaction = (value) => isKnex(value) && value.isTransaction === true;
+
+/**
+ * @param {any} knex
+ * @returns {string}  also what no guard is for
+ */
+function knexDialect(knex) {
+  const { dialect } = knex.client;
+  return dialect === "postgresql" ? "postgres" : String(dialect);
+}
+
+/**
+ * @param {string} dialect
+ * @param {any} connection
+ * @param {string} text
+ */
+function askKnex(dialect, connection, text) {
+  return dialect === "mysql" ? askMysql(connection, text) : askPg(connection, text);
+}
+
+/** @typedef {import("./index.js").Session} Session */
+
+/** @implements {Session} */
+class KnexSession {
+  dialect;
+  #knex;
+  #onBroken;
+  /** @type {any} */
+  #connection = null;
+  /** @type {any} */
+  #trx = null;
+  /** knex' own functions, which the application's function gets to see as refused. */
+  #ending = { commit: () => {}, rollback: () => {} };
+  /** @type {{ resolve: () => void, reject: (reason: unknown) => void } | null} */
+  #end = null;
+  /** @type {Promise<void>} */
+  #ended = Promise.resolve();
+  #closed = false;
+
+  /**
+   * @param {any} knex
+   * @param {(error: unknown) => void} onBroken
+   */
+  constructor(knex, onBroken) {
+    this.#knex = knex;
+    this.#onBroken = onBroken;
+    this.dialect = knexDialect(knex);
+  }
+
+  async acquire() {
+    this.#connection = await this.#knex.client.acquireConnection();
+    this.#connection.on?.("error", this.#onBroken);
+  }
+
+  async begin() {
+    const connection = this.#connection;
+    /** @type {Promise<void>} */
+    const begun = new Promise((resolve, reject) => {
+      const run = (/** @type {any} */ trx) => {
+        this.#take(trx);
+        return new Promise((end, fail) => {
+          this.#end = { resolve: () => end(undefined), reject: fail };
+          resolve();
+        });
+      };
+      this.#ended = this.#knex.transaction(run, { connection });
+      this.#ended.catch(reject);
+    });
+    await begun;
+  }
+
+  get tx() {
+    return this.#trx;
+  }
+
+  /** @param {string} text */
+  ask(text) {
+    return askKnex(this.dialect, this.#connection, text);
+  }
+
+  /** @param {unknown} reason */
+  close(reason) {
+    if (this.#closed || this.#trx === null) return;
+    this.#closed = true;
+    const { client } = this.#trx;
+    const { query } = client;
+    // knex itself still ends it.
+    client.query = (/** @type {any} */ connection, /** @type {any} */ asked) =>
+      typeof asked === "string" && this.#end === null
+        ? query.call(client, connection, asked)
+        : Promise.reject(reason);
+    client.stream = () => Promise.reject(reason);
+  }
+
+  async commit() {
+    this.#giveBack();
+    this.#end?.resolve();
+    this.#end = null;
+    await this.#ended;
+  }
+
+  async rollback() {
+    this.#giveBack();
+    const rolledBack = new Error("the transaction is rolled back");
+    this.#end?.reject(rolledBack);
+    this.#end = null;
+    await Promise.resolve(this.#ended).catch((error) => {
+      if (error !== rolledBack) throw error;
+    });
+  }
+
+  release() {
+    this.#connection.off?.("error", this.#onBroken);
+    this.#knex.client.releaseConnection(this.#connection);
+  }
+
+  /** @param {Error} reason */
+  destroy(reason) {
+    const connection = this.#connection;
+    if (connection === null) return;
+    const { client } = this.#knex;
+    if (this.dialect === "mysql") {
+      destroyMysql(connection, this.#onBroken, async (use) => {
+        const another = await client.acquireConnection();
+        await use(another).finally(() => client.releaseConnection(another));
+      });
+    } else if (this.dialect === "postgres") {
+      // knex' word for one that its pool must not give out again; it sees by itself that one of mysql2 is closed.
+      connection.__knex__disposed = reason;
+      cancelPg(connection);
+      connection.on("error", () => {});
+      connection.off("error", this.#onBroken);
+      connection.end(() => {});
+    }
+    client.releaseConnection(connection);
+    this.rollback().catch(() => {});
+  }
+
+  /** @param {any} trx */
+  #take(trx) {
+    this.#trx = trx;
+    const { commit, rollback } = trx;
+    this.#ending = { commit, rollback };
+    Object.assign(trx, { commit: refuses, rollback: refuses });
+  }
+
+  #giveBack() {
+    if (this.#trx !== null) Object.assign(this.#trx, this.#ending);
+  }
+}
+
+module.exports = { KnexSession, askKnex, isKnex, isKnexTransaction, knexDialect };

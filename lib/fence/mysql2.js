@@ -1,0 +1,194 @@
+// mysql2: pools and connections with callbacks, and with promises.
+
+const { Gate } = require("./gate.js");
+
+const ASKS = [
+  "query",
+  "execute",
+  "prepare",
+  "unprepare",
+  "beginTransaction",
+  "changeUser",
+  "ping",
+  "reset",
+];
+const REFUSED = ["commit", "rollback", "release", "destroy", "end", "close"];
+
+/** Of the state that a server tells with its answers: a transaction is open. */
+const IN_TRANSACTION = 1;
+
+/** @param {any} value */
+const isCallbackPool = (value) =>
+  typeof value?.getConnection === "function" && typeof value.promise === "function";
+
+/** @param {any} value */
+const isPromisePool = (value) =>
+  typeof value?.getConnection === "function" && isCallbackPool(value.pool);
+
+/** @param {any} value */
+const isMysqlPool = (value) => isCallbackPool(value) || isPromisePool(value);
+
+/** @param {any} value */
+const isCallbackConnection = (value) =>
+  typeof value?.query === "function" &&
+  typeof value.beginTransaction === "function" &&
+  typeof value.promise === "function";
+
+/** @param {any} value */
+const isMysqlConnection = (value) =>
+  isCallbackConnection(value) || isCallbackConnection(value?.connection);
+
+/** That with callbacks. @param {any} connection */
+const coreOf = (connection) =>
+  isCallbackConnection(connection) ? connection : connection.connection;
+
+/**
+ * @param {any} core
+ * @param {string} sql
+ * @returns {Promise<any>}  rows, or what the server says of a statement without any
+ */
+function runMysql(core, sql) {
+  // Whatever the application makes of rows; and nothing in it stands for a value.
+  const options = { sql, values: [], rowsAsArray: true, nestTables: false, typeCast: true };
+  return new Promise((resolve, reject) => {
+    core.query(options, (/** @type {unknown} */ error, /** @type {unknown} */ result) =>
+      error ? reject(error) : resolve(result),
+    );
+  });
+}
+
+/**
+ * @param {any} core
+ * @param {string} sql
+ * @returns {Promise<string | undefined>}
+ */
+async function askMysql(core, sql) {
+  const rows = await runMysql(core, sql);
+  const value = Array.isArray(rows) ? Object.values(rows[0] ?? [])[0] : undefined;
+  return value === undefined || value === null ? undefined : String(value);
+}
+
+/** Not to be asked before the first statement of a transaction. @param {any} core */
+async function isInTransaction(core) {
+  const { serverStatus } = await runMysql(core, "DO 0");
+  return (serverStatus & IN_TRANSACTION) !== 0;
+}
+
+/** @typedef {import("./index.js").Session} Session */
+
+/** @implements {Session} */
+class MysqlSession {
+  dialect = "mysql";
+  #pool;
+  #gate = new Gate();
+  #onBroken;
+  /** As the pool gives it. @type {any} */
+  #connection = null;
+
+  /**
+   * @param {any} pool
+   * @param {(error: unknown) => void} onBroken
+   */
+  constructor(pool, onBroken) {
+    this.#pool = pool;
+    this.#onBroken = onBroken;
+  }
+
+  get #core() {
+    return coreOf(this.#connection);
+  }
+
+  async acquire() {
+    this.#connection = isCallbackPool(this.#pool)
+      ? await connectionOf(this.#pool)
+      : await this.#pool.getConnection();
+    // Without a listener the loss of an idle connection would end the process.
+    this.#core.on("error", this.#onBroken);
+  }
+
+  get tx() {
+    const methods = { asks: ASKS, refused: REFUSED };
+    if (!isCallbackConnection(this.#connection)) return this.#gate.guard(this.#connection, methods);
+    const refuse = (/** @type {unknown} */ reason) => {
+      throw reason;
+    };
+    return this.#gate.guard(this.#connection, { ...methods, refuse });
+  }
+
+  /** @param {string} sql */
+  ask(sql) {
+    return askMysql(this.#core, sql);
+  }
+
+  async begin() {
+    await this.ask("START TRANSACTION");
+  }
+
+  /** @param {unknown} reason */
+  close(reason) {
+    this.#gate.close(reason);
+  }
+
+  async commit() {
+    await this.ask("COMMIT");
+  }
+
+  async rollback() {
+    await this.ask("ROLLBACK");
+  }
+
+  release() {
+    this.#core.off("error", this.#onBroken);
+    this.#connection.release();
+  }
+
+  destroy() {
+    if (this.#connection === null) return;
+    const pool = isCallbackPool(this.#pool) ? this.#pool : this.#pool.pool;
+    destroyMysql(this.#core, this.#onBroken, async (use) => {
+      const another = await connectionOf(pool);
+      await use(another).finally(() => another.release());
+    });
+  }
+}
+
+/**
+ * @param {any} pool  with callbacks
+ * @returns {Promise<any>}
+ */
+function connectionOf(pool) {
+  return new Promise((resolve, reject) => {
+    pool.getConnection((/** @type {unknown} */ error, /** @type {unknown} */ connection) =>
+      error ? reject(error) : resolve(connection),
+    );
+  });
+}
+
+/**
+ * The end of a connection ends no statement that runs: the server looks for it only between two of them. So it is
+ * told on another connection, for which the pool has room now.
+ *
+ * @param {any} core
+ * @param {(error: unknown) => void} onBroken
+ * @param {(use: (another: any) => Promise<unknown>) => Promise<void>} borrow
+ */
+function destroyMysql(core, onBroken, borrow) {
+  const { threadId, _command: running } = core;
+  // It stays without listeners of ours, whatever comes.
+  core.on("error", () => {});
+  core.off("error", onBroken);
+  core.destroy();
+  if (!running || !Number.isInteger(threadId)) return;
+  // It may have ended by itself meanwhile.
+  borrow((another) => runMysql(another, `KILL ${threadId}`)).catch(() => {});
+}
+
+module.exports = {
+  MysqlSession,
+  askMysql,
+  coreOf,
+  destroyMysql,
+  isInTransaction,
+  isMysqlConnection,
+  isMysqlPool,
+};

@@ -1,0 +1,125 @@
+// node-postgres: a Pool, and the clients that it gives out.
+
+const { connect } = require("node:net");
+const { Gate } = require("./gate.js");
+
+/** The number of a request to cancel, in PostgreSQL's protocol. */
+const CANCEL = 80_877_102;
+const CANCEL_LIMIT = 5_000;
+
+/** @param {any} value */
+const isPgPool = (value) =>
+  typeof value?.connect === "function" &&
+  typeof value.query === "function" &&
+  typeof value.totalCount === "number" &&
+  typeof value.idleCount === "number";
+
+/** @param {any} value */
+const isPgClient = (value) =>
+  typeof value?.query === "function" && typeof value.getTypeParser === "function";
+
+/**
+ * In the protocol of one message, in which a statement has one moment.
+ *
+ * @param {any} client
+ * @param {string} text
+ * @returns {Promise<string | undefined>}
+ */
+async function askPg(client, text) {
+  const { rows } = await client.query({ text, rowMode: "array" });
+  return rows[0]?.[0];
+}
+
+/** @typedef {import("./index.js").Session} Session */
+
+/** @implements {Session} */
+class PgSession {
+  dialect = "postgres";
+  #pool;
+  #gate = new Gate();
+  #onBroken;
+  /** @type {any} */
+  #client = null;
+
+  /**
+   * @param {any} pool
+   * @param {(error: unknown) => void} onBroken
+   */
+  constructor(pool, onBroken) {
+    this.#pool = pool;
+    this.#onBroken = onBroken;
+  }
+
+  async acquire() {
+    this.#client = await this.#pool.connect();
+    // Without a listener the loss of an idle connection would end the process.
+    this.#client.on("error", this.#onBroken);
+  }
+
+  get tx() {
+    return this.#gate.guard(this.#client, { asks: ["query"], refused: ["release", "end"] });
+  }
+
+  /** @param {string} text */
+  ask(text) {
+    return askPg(this.#client, text);
+  }
+
+  async begin() {
+    await this.#client.query("BEGIN");
+  }
+
+  /** @param {unknown} reason */
+  close(reason) {
+    this.#gate.close(reason);
+  }
+
+  async commit() {
+    await this.#client.query("COMMIT");
+  }
+
+  async rollback() {
+    await this.#client.query("ROLLBACK");
+  }
+
+  release() {
+    this.#client.off("error", this.#onBroken);
+    this.#client.release();
+  }
+
+  /** @param {Error} reason */
+  destroy(reason) {
+    const client = this.#client;
+    if (client === null) return;
+    cancelPg(client);
+    // It stays without listeners of ours, whatever comes.
+    client.on("error", () => {});
+    client.off("error", this.#onBroken);
+    client.release(reason);
+  }
+}
+
+/**
+ * The end of a connection ends no statement that runs: the server looks for it only between two of them.
+ *
+ * @param {any} client
+ */
+function cancelPg(client) {
+  const { host, port, processID, secretKey, _activeQuery: active } = client;
+  if (!active || !Number.isInteger(processID) || !Number.isInteger(secretKey)) return;
+  const socket = String(host).startsWith("/")
+    ? connect(`${host}/.s.PGSQL.${port}`)
+    : connect(port, host);
+  const message = Buffer.alloc(16);
+  message.writeInt32BE(16, 0);
+  message.writeInt32BE(CANCEL, 4);
+  message.writeInt32BE(processID, 8);
+  message.writeInt32BE(secretKey, 12);
+  socket.unref();
+  // What cannot be cancelled ends with the limits that the transaction has on the server.
+  socket.on("error", () => {});
+  socket.setTimeout(CANCEL_LIMIT, () => socket.destroy());
+  socket.end(message);
+}
+
+module.exports = { PgSession, askPg, cancelPg, isPgClient, isPgPool };

@@ -1,0 +1,192 @@
+// postgres (porsager's): the client that begins transactions by itself, and has no connections to be had.
+
+const { after } = require("../timer.js");
+const { Gate, Uncommitted, refuses } = require("./gate.js");
+
+/** How long a rollback waits for statements to be cancelled. */
+const CANCEL_LIMIT = 1_000;
+
+/** @param {any} value */
+const isPostgres = (value) =>
+  typeof value === "function" &&
+  typeof value.unsafe === "function" &&
+  typeof value.begin === "function";
+
+/** Of a transaction, or a connection that was reserved. @param {any} value */
+const isPostgresTransaction = (value) =>
+  typeof value === "function" &&
+  typeof value.unsafe === "function" &&
+  (typeof value.savepoint === "function" || typeof value.release === "function");
+
+/**
+ * As it came from the server, whatever the application makes of rows.
+ *
+ * @param {any} sql
+ * @param {string} text
+ * @returns {Promise<string | undefined>}
+ */
+async function askPostgres(sql, text) {
+  const rows = await sql.unsafe(text).raw();
+  return rows[0]?.[0]?.toString();
+}
+
+/** @typedef {import("./index.js").Session} Session */
+
+/** @implements {Session} */
+class PostgresSession {
+  dialect = "postgres";
+  #sql;
+  #onBroken;
+  #gate = new Gate();
+  /** Statements of the application that may run. @type {Set<any>} */
+  #running = new Set();
+  /** @type {any} */
+  #tx = null;
+  /** Of the function that the client runs, and ends the transaction after. @type {{ resolve: () => void, reject: (reason: unknown) => void } | null} */
+  #end = null;
+  /** @type {Promise<void>} */
+  #ended = Promise.resolve();
+  #isEnding = false;
+  /** The first statement that failed, whether the function minds or not. @type {{ error: unknown } | null} */
+  #failed = null;
+
+  /**
+   * @param {any} sql
+   * @param {(error: unknown) => void} onBroken
+   */
+  constructor(sql, onBroken) {
+    this.#sql = sql;
+    this.#onBroken = onBroken;
+  }
+
+  /** Begins it as well. */
+  acquire() {
+    /** @type {Promise<void>} */
+    const begun = new Promise((resolve, reject) => {
+      this.#ended = this.#sql.begin((/** @type {any} */ tx) => {
+        this.#tx = tx;
+        return new Promise((end, fail) => {
+          this.#end = { resolve: () => end(undefined), reject: fail };
+          resolve();
+        });
+      });
+      this.#ended.catch((error) => {
+        reject(error);
+        if (!this.#isEnding) this.#onBroken(error);
+      });
+    });
+    return begun;
+  }
+
+  async begin() {}
+
+  get tx() {
+    return this.#guarded(this.#tx, (error) => {
+      this.#failed ??= { error };
+    });
+  }
+
+  /** @param {string} text */
+  ask(text) {
+    return askPostgres(this.#tx, text);
+  }
+
+  /** @param {unknown} reason */
+  close(reason) {
+    this.#gate.close(reason);
+  }
+
+  async commit() {
+    // The client would refuse it, with that error.
+    if (this.#failed !== null) {
+      await this.rollback();
+      throw new Uncommitted(this.#failed.error);
+    }
+    this.#isEnding = true;
+    this.#end?.resolve();
+    await this.#ended;
+  }
+
+  async rollback() {
+    this.#isEnding = true;
+    const rolledBack = new Error("the transaction is rolled back");
+    this.#end?.reject(rolledBack);
+    await this.#ended.catch((error) => {
+      if (error !== rolledBack) throw error;
+    });
+  }
+
+  release() {}
+
+  /**
+   * The client closes no single connection. It sends a rollback, behind the statement that runs, which is
+   * therefore cancelled; the connection is free for others after both, and the function finds its gate closed.
+   *
+   * @param {Error} reason
+   */
+  destroy(reason) {
+    this.#isEnding = true;
+    this.#ended.catch(() => {});
+    const cancelled = [...this.#running].map((query) => query.active && query.cancel());
+    const limit = new Promise((done) => {
+      const stop = after(CANCEL_LIMIT, () => done(undefined), { holds: false });
+      Promise.allSettled(cancelled).then(stop);
+    });
+    // Not before: a cancellation that comes late would meet the next statement.
+    Promise.race([Promise.allSettled(cancelled), limit]).then(() => this.#end?.reject(reason));
+  }
+
+  /**
+   * @param {any} tx
+   * @param {(error: unknown) => void} [onFailure]  of a savepoint, which may fail alone: none
+   */
+  #guarded(tx, onFailure = () => {}) {
+    const query = (/** @type {any} */ made) => this.#query(made, onFailure);
+    /** @type {Record<string, any>} */
+    const own = {
+      unsafe: (/** @type {any[]} */ ...values) => query(tx.unsafe(...values)),
+      file: (/** @type {any[]} */ ...values) => query(tx.file(...values)),
+      savepoint: (/** @type {any[]} */ ...values) => {
+        if (this.#gate.closed) return Promise.reject(this.#gate.reason);
+        const fn = values.pop();
+        if (typeof fn !== "function") return tx.savepoint(...values, fn);
+        return tx.savepoint(...values, (/** @type {any} */ inner) => fn(this.#guarded(inner)));
+      },
+      // It would go on after the term, with its locks.
+      prepare: refuses,
+    };
+    return new Proxy(tx, {
+      apply: (_, __, values) => query(tx(...values)),
+      get: (_, name) =>
+        typeof name === "string" && name in own && name in tx ? own[name] : Reflect.get(tx, name),
+    });
+  }
+
+  /**
+   * What was made before the end and is sent after it is refused as well.
+   *
+   * @param {any} query
+   * @param {(error: unknown) => void} onFailure
+   */
+  #query(query, onFailure) {
+    // Also called so: what is a part of another statement.
+    if (typeof query?.handler !== "function") return query;
+    const send = query.handler;
+    query.handler = (/** @type {any} */ sent) => {
+      if (this.#gate.closed) {
+        sent.reject(this.#gate.reason);
+        return;
+      }
+      this.#running.add(sent);
+      const over = () => this.#running.delete(sent);
+      Promise.prototype.then.call(sent, over, (error) => {
+        over();
+        onFailure(error);
+      });
+      send(sent);
+    };
+    return query;
+  }
+}
+
+module.exports = { PostgresSession, askPostgres, isPostgres, isPostgresTransaction };
