@@ -3,12 +3,14 @@
 import assert from "node:assert/strict";
 import { once } from "node:events";
 import { readdirSync, readFileSync } from "node:fs";
-import { createServer } from "node:http";
+import { createServer as createHttpServer } from "node:http";
+import { createServer } from "node:net";
 import { after, before, describe, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import pg from "pg";
 import { Instances, until } from "./support/instances.mjs";
 import { isMissing, Server } from "./support/servers.mjs";
+import { newFolder } from "./support/temp.js";
 
 const ROUNDS = Number(process.env.WHENLEADER_EXAMPLE_ROUNDS ?? 4);
 const LEASE = 1_500;
@@ -148,6 +150,172 @@ describe("on PostgreSQL", { concurrency: false }, () => {
     t.diagnostic(`${written} records in ${terms.size} terms, ${resent} sent twice`);
     t.diagnostic(`${receiver.refused} refused by the receiver`);
   });
+
+  test("session: the upstream never has two, and one ends before the lease of its leader does", {
+    timeout: TIMEOUT,
+  }, async (t) => {
+    if (!postgres) return;
+    const { env } = await database(t);
+    const upstream = await Upstream.start(t);
+    const instances = new Instances(t, "session.mjs", { ...env, UPSTREAM: upstream.address });
+    for (let i = 0; i < 3; i++) instances.start();
+    const inTheMiddle = async () => {
+      const heard = upstream.next;
+      await until(
+        async () => upstream.session?.token === (await instances.leader()).term,
+        () => `the leader has the session. ${instances.story()}`,
+      );
+      await until(() => upstream.next > heard, "the session goes on");
+      await aWhile();
+    };
+    for (let round = 0; round < ROUNDS; round++) {
+      await inTheMiddle();
+      await instances.killLeader();
+      await inTheMiddle();
+      const before = upstream.goodbyes;
+      await instances.stopLeader();
+      assert.equal(upstream.goodbyes, before + 1, "a leader that is told to end says goodbye");
+    }
+
+    // Nobody can renew: the last renewal was sent before this moment.
+    await inTheMiddle();
+    const { session } = upstream;
+    const leader = await instances.leader();
+    const frozen = performance.now();
+    await server.freeze();
+    await session.closed;
+    const took = performance.now() - frozen;
+    await server.thaw();
+    assert.ok(took < LEASE, `the session ended ${took} ms after the store`);
+    assert.equal(leader.end, undefined, `by its signal, and not with the process`);
+    await inTheMiddle();
+    assert.deepEqual(upstream.problems, []);
+
+    // Nobody but the upstream can end the session of a process that stands still.
+    upstream.replaces = true;
+    await instances.freezeLeader(async () => {
+      await until(() => upstream.replaced === 1, "the upstream ends the old session");
+    });
+    await inTheMiddle();
+    await instances.killAll();
+    assert.deepEqual(upstream.problems, []);
+    t.diagnostic(`${upstream.next} events in ${upstream.sessions} sessions`);
+    t.diagnostic(`without a store, the session ended after ${Math.round(took)} of ${LEASE} ms`);
+  });
+});
+
+/** Of the embedded store, whose followers see a dead process at once. */
+const embedded = () => environment(`file:${newFolder()}`);
+
+test("job: runs on the leader only, and one that is under way when the term ends is given up", {
+  timeout: TIMEOUT,
+}, async (t) => {
+  const every = 150;
+  const place = await Workplace.start(t);
+  const env = { ...embedded(), JOB_URL: place.url, JOB_EVERY: String(every) };
+  const instances = new Instances(t, "job.mjs", env);
+  for (let i = 0; i < 3; i++) instances.start();
+  const inTheMiddle = async () => {
+    const { term } = await instances.leader();
+    await until(
+      () => place.running?.token === term,
+      () => `a job runs. ${instances.story()}`,
+    );
+    return place.running;
+  };
+  place.takes = LEASE;
+  for (let round = 0; round < ROUNDS; round++) {
+    let job = await inTheMiddle();
+    await instances.killLeader();
+    assert.equal(await job.ended, "given up");
+    job = await inTheMiddle();
+    await instances.stopLeader();
+    assert.equal(await job.ended, "given up");
+  }
+  // Without a fault they come to their end, and also the failure of one ends nothing.
+  const { term } = await instances.leader();
+  place.takes = 20;
+  place.fails = 1;
+  const [done, failed] = [place.done, place.failed];
+  await until(() => place.failed > failed && place.done > done + 5, "jobs run");
+  assert.equal((await instances.leader()).term, term);
+  assert.deepEqual(place.problems, []);
+
+  // Nobody but the one who does the job can know that whoever ordered it stands still.
+  place.takes = 2 * LEASE;
+  place.replaces = true;
+  const { leader: woken } = await instances.freezeLeader(inTheMiddle);
+  const last = await inTheMiddle();
+  await Promise.race([woken.ended, sleep(LEASE)]);
+  assert.ok(place.largest >= last.token);
+  await instances.killAll();
+  assert.deepEqual(place.problems, []);
+  t.diagnostic(`${place.done} jobs, ${place.givenUp} given up`);
+});
+
+test("returns: work ends by its signal, done, failed, or with an error of its own, and what is worth a log is in it", {
+  timeout: TIMEOUT,
+}, async (t) => {
+  const instances = new Instances(t, "returns.mjs", embedded());
+  const first = instances.start();
+  const told = (election, what) =>
+    instances.all.flatMap((instance) =>
+      instance.lines
+        .map((line) => /^(\S+) (\d+): (.*)$/.exec(line))
+        .filter((found) => found?.[1] === election && what.test(found[3]))
+        .map((found) => ({ instance, token: Number(found[2]) })),
+    );
+  const errors = (how) => instances.all.flatMap(({ errors }) => errors.match(how) ?? []).length;
+  const isTold = (election, what, times = 1) =>
+    until(
+      () => told(election, what).length >= times,
+      () => `${election}: ${what}, ${times} times. ${instances.story()}`,
+    );
+
+  // The first one leads everything, before there is another one.
+  for (const election of ["follows", "retries", "flushes"]) await isTold(election, /^begins$/);
+  const second = instances.start();
+  await isTold("is-done", /^is done$/, 3);
+  await isTold("fails", /^begins$/, 3);
+  await isTold("is-done-here", /^is done here$/, 2);
+  await isTold("retries", /^call 9 failed, and is tried again/);
+  await isTold("retries", /^call 10 went well/);
+  // Each is a term of its own.
+  for (const [election, what] of /** @type {[string, RegExp][]} */ ([
+    ["is-done", /^is done$/],
+    ["fails", /^begins$/],
+  ])) {
+    const tokens = told(election, what).map(({ token }) => token);
+    assert.equal(new Set(tokens).size, tokens.length, `${election}: ${tokens}`);
+  }
+  assert.equal(new Set(told("is-done-here", /./).map(({ instance }) => instance)).size, 2);
+  // Tried again in place: one term all the time.
+  assert.equal(told("retries", /^begins$/).length, 1);
+  assert.ok(errors(/this work is bound to fail/g) >= 2);
+  assert.equal(
+    errors(/upstream is overloaded/g),
+    0,
+    "what is tried again is the work's own affair",
+  );
+
+  // The first one is told to end, and then the second one is killed.
+  first.signal("SIGTERM");
+  assert.deepEqual(await first.ended, { code: null, signal: "SIGTERM" }, first.story());
+  await isTold("follows", /^begins$/, 2);
+  await isTold("flushes", /^begins$/, 2);
+  const flushed = /the work failed while its term ended.*the buffer could not be written/gs;
+  assert.equal(errors(flushed), 1, instances.story());
+  assert.equal(told("follows", /^ends: stopped$/).length, 1, first.story());
+  const third = instances.start();
+  second.signal("SIGKILL");
+  await isTold("follows", /^begins$/, 3);
+  await isTold("flushes", /^begins$/, 3);
+  third.signal("SIGTERM");
+  assert.deepEqual(await third.ended, { code: null, signal: "SIGTERM" }, third.story());
+  assert.equal(errors(flushed), 2, instances.story());
+  assert.equal(told("follows", /^ends: stopped$/).length, 2, third.story());
+  // Whoever ended by the signal is not in the log.
+  for (const { errors } of instances.all) assert.doesNotMatch(errors, /follow|AbortError/);
 });
 
 /** Takes what an outbox sends, and refuses a term after it has heard from a later one. */
@@ -159,7 +327,7 @@ class Receiver {
 
   static async start(t) {
     const receiver = new Receiver();
-    const server = createServer(async (request, response) => {
+    const server = createHttpServer(async (request, response) => {
       let message = "";
       try {
         for await (const part of request.setEncoding("utf8")) message += part;
@@ -184,5 +352,150 @@ class Receiver {
     });
     const { port } = /** @type {import("node:net").AddressInfo} */ (server.address());
     return Object.assign(receiver, { url: `http://127.0.0.1:${port}/` });
+  }
+}
+
+/** Allows one session at a time, and takes note of each who comes while it has one. */
+class Upstream {
+  /** @type {{ token: number, closed: Promise<void> } | undefined} */
+  session;
+  /** Each event is sent until it is confirmed. */
+  next = 1;
+  sessions = 0;
+  goodbyes = 0;
+  /** Whether one with a larger token takes the place of an older one. */
+  replaces = false;
+  replaced = 0;
+  /** @type {string[]} */
+  problems = [];
+  /** @type {Set<import("node:net").Socket>} */
+  #sockets = new Set();
+
+  static async start(t) {
+    const upstream = new Upstream();
+    const server = createServer((socket) => upstream.#accept(socket));
+    server.listen(0, "127.0.0.1");
+    await once(server, "listening");
+    t.after(() => {
+      for (const socket of upstream.#sockets) socket.destroy();
+      server.close();
+    });
+    const { port } = /** @type {import("node:net").AddressInfo} */ (server.address());
+    return Object.assign(upstream, { address: `127.0.0.1:${port}` });
+  }
+
+  /** @param {import("node:net").Socket} socket */
+  #accept(socket) {
+    this.#sockets.add(socket);
+    let session;
+    let timer;
+    const closed = new Promise((resolve) => {
+      socket.on("close", () => {
+        clearInterval(timer);
+        this.#sockets.delete(socket);
+        if (this.session === session) this.session = undefined;
+        resolve();
+      });
+    });
+    socket.on("error", () => {});
+    const hear = (line) => {
+      const [word, value] = line.split(" ");
+      if (word === "HELLO") {
+        const token = Number(value);
+        const old = this.session;
+        if (old && this.replaces && token > old.token) {
+          this.replaced += 1;
+          old.socket.destroy();
+        } else if (old) {
+          this.problems.push(`${token} comes while ${old.token} is here`);
+          socket.destroy();
+          return;
+        }
+        session = { token, closed, socket };
+        this.session = session;
+        this.sessions += 1;
+        timer = setInterval(() => socket.write(`EVENT ${this.next}\n`), 10);
+      } else if (word === "DONE") {
+        if (this.session !== session)
+          this.problems.push(`${session?.token} goes on without a session`);
+        else if (Number(value) === this.next) this.next += 1;
+      } else if (word === "BYE") {
+        this.goodbyes += 1;
+      }
+    };
+    let rest = "";
+    socket.setEncoding("utf8").on("data", (text) => {
+      const lines = (rest + text).split("\n");
+      rest = lines.pop();
+      for (const line of lines) hear(line);
+    });
+  }
+}
+
+/** Where jobs are done, which take their time; it sees which of them are given up by whoever ordered them. */
+class Workplace {
+  /** @type {{ token: number, ended: Promise<string> } | undefined} */
+  running;
+  done = 0;
+  failed = 0;
+  givenUp = 0;
+  largest = 0;
+  /** Milliseconds. */
+  takes = 20;
+  /** As many of the next ones fail. */
+  fails = 0;
+  /** Whether an order of a larger token ends one of an older one. */
+  replaces = false;
+  /** @type {string[]} */
+  problems = [];
+
+  static async start(t) {
+    const place = new Workplace();
+    const server = createHttpServer((request, response) => place.#order(request, response));
+    server.listen(0, "127.0.0.1");
+    await once(server, "listening");
+    t.after(() => {
+      server.closeAllConnections();
+      server.close();
+    });
+    const { port } = /** @type {import("node:net").AddressInfo} */ (server.address());
+    return Object.assign(place, { url: `http://127.0.0.1:${port}/` });
+  }
+
+  #order(request, response) {
+    const token = Number(request.headers["fencing-token"]);
+    const old = this.running;
+    if (token < this.largest) {
+      if (!this.replaces) this.problems.push(`${token} comes after ${this.largest}`);
+      response.writeHead(409).end();
+      return;
+    }
+    this.largest = token;
+    if (old && !this.replaces) this.problems.push(`${token} comes while one of ${old.token} runs`);
+    const job = { token, ended: Promise.resolve("") };
+    job.ended = new Promise((resolve) => {
+      const end = (how) => {
+        clearTimeout(timer);
+        if (this.running === job) this.running = undefined;
+        resolve(how);
+      };
+      const timer = setTimeout(() => {
+        if (this.fails > 0) {
+          this.fails -= 1;
+          this.failed += 1;
+          response.writeHead(500);
+        } else {
+          this.done += 1;
+        }
+        // Before it is told, for the next one may come at once.
+        end("done");
+        response.end();
+      }, this.takes);
+      response.on("close", () => {
+        if (this.running === job || !response.writableFinished) this.givenUp += 1;
+        end("given up");
+      });
+    });
+    this.running = job;
   }
 }

@@ -75,7 +75,8 @@ class Instance {
   }
 
   story() {
-    return `${JSON.stringify(this.end ?? "it runs")}\n${this.lines.join("\n")}\n${this.errors}`;
+    const last = [...this.lines.slice(-15), ...this.errors.split("\n").slice(-15)];
+    return `${JSON.stringify(this.end ?? "it runs")}\n${last.join("\n")}`;
   }
 }
 
