@@ -2,6 +2,8 @@
 // transaction is over, a function that goes on finds it closed, and never a connection that somebody else has by
 // then.
 
+const { after } = require("../timer.js");
+
 const NOT_YOURS =
   "the transaction is ended by the library: return from the function to commit it, or throw an error to roll it back";
 
@@ -81,4 +83,16 @@ class Uncommitted {
   }
 }
 
-module.exports = { Gate, Uncommitted, refuses };
+/**
+ * Keeps no process alive.
+ *
+ * @param {number} ms
+ * @returns {Promise<void>}
+ */
+function pause(ms) {
+  return new Promise((done) => {
+    after(ms, done, { holds: false });
+  });
+}
+
+module.exports = { Gate, Uncommitted, pause, refuses };

@@ -128,6 +128,29 @@ async function transaction(term, guardOf, pool, fn, options) {
   }
 }
 
+/** Who waits for a signal: one listener for all, however many transactions there are. @type {WeakMap<AbortSignal, Set<() => void>>} */
+const waiting = new WeakMap();
+
+/**
+ * @param {AbortSignal} signal
+ * @param {() => void} then
+ * @returns {() => void}  takes it back
+ */
+function whenAborted(signal, then) {
+  let all = waiting.get(signal);
+  if (all === undefined) {
+    const set = new Set();
+    all = set;
+    waiting.set(signal, set);
+    const callAll = () => {
+      for (const one of set) one();
+    };
+    signal.addEventListener("abort", callAll, { once: true });
+  }
+  all.add(then);
+  return () => all.delete(then);
+}
+
 /** What ends a transaction from outside: its term, its time, or the loss of its connection. */
 class Stop {
   /** @type {Promise<never>} */
@@ -136,8 +159,8 @@ class Stop {
   #reject = () => {};
   #term;
   #onAbort = () => this.#reject(this.#term.signal.reason);
+  #noAbort = () => {};
   #noTimeout = () => {};
-  timedOut = false;
 
   /**
    * @param {Term} term
@@ -149,10 +172,11 @@ class Stop {
       this.#reject = reject;
     });
     this.promise.catch(() => {});
-    term.signal.addEventListener("abort", this.#onAbort);
+    this.#noAbort = whenAborted(term.signal, this.#onAbort);
     if (limit !== undefined) {
       this.#noTimeout = after(limit, () => {
-        this.timedOut = true;
+        // A process that did not run for so long finds its timers first.
+        if (!term.isCurrent()) return this.#reject(lost(term, "expired"));
         this.#reject(
           new ElectionError(
             "WHENLEADER_TIMEOUT",
@@ -173,7 +197,7 @@ class Stop {
 
   /** A commit is under way, which the end of the term does not touch. */
   ignoreTerm() {
-    this.#term.signal.removeEventListener("abort", this.#onAbort);
+    this.#noAbort();
   }
 
   dispose() {
@@ -229,7 +253,7 @@ class Guarded {
       await this.#giveBack();
       return value;
     } catch (error) {
-      session.close(error);
+      session.close(error instanceof Interruption ? error.reason : error);
       if (this.#isCommitting) throw this.#afterCommit(error);
       if (error instanceof Interruption) {
         session.destroy(toError(error.reason));

@@ -2,7 +2,7 @@
 // guards it is said on that very connection.
 
 const { askMysql, destroyMysql } = require("./mysql2.js");
-const { askPg, cancelPg } = require("./pg.js");
+const { askPg, endPg } = require("./pg.js");
 const { refuses } = require("./gate.js");
 
 /** @param {any} value */
@@ -134,21 +134,33 @@ class KnexSession {
     const connection = this.#connection;
     if (connection === null) return;
     const { client } = this.#knex;
+    const giveBack = () => {
+      client.releaseConnection(connection);
+      // knex itself has to hear that it is over.
+      this.rollback().catch(() => {});
+    };
     if (this.dialect === "mysql") {
-      destroyMysql(connection, this.#onBroken, async (use) => {
+      destroyMysql(connection, reason, this.#onBroken, async (use) => {
         const another = await client.acquireConnection();
         await use(another).finally(() => client.releaseConnection(another));
       });
+      giveBack();
     } else if (this.dialect === "postgres") {
-      // knex' word for one that its pool must not give out again; it sees by itself that one of mysql2 is closed.
-      connection.__knex__disposed = reason;
-      cancelPg(connection);
+      const query = connection.query.bind(connection);
+      // Also of transactions within this one.
+      connection.query = (/** @type {any[]} */ ...values) =>
+        process.nextTick(/** @type {() => void} */ (values.at(-1)), reason);
       connection.on("error", () => {});
       connection.off("error", this.#onBroken);
-      connection.end(() => {});
+      endPg(connection, query, () => {
+        // knex' word for one that its pool must not give out again; it sees by itself that one of mysql2 is closed.
+        connection.__knex__disposed = reason;
+        connection.end(() => {});
+        giveBack();
+      });
+    } else {
+      giveBack();
     }
-    client.releaseConnection(connection);
-    this.rollback().catch(() => {});
   }
 
   /** @param {any} trx */

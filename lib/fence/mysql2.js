@@ -142,10 +142,11 @@ class MysqlSession {
     this.#connection.release();
   }
 
-  destroy() {
+  /** @param {Error} reason */
+  destroy(reason) {
     if (this.#connection === null) return;
     const pool = isCallbackPool(this.#pool) ? this.#pool : this.#pool.pool;
-    destroyMysql(this.#core, this.#onBroken, async (use) => {
+    destroyMysql(this.#core, reason, this.#onBroken, async (use) => {
       const another = await connectionOf(pool);
       await use(another).finally(() => another.release());
     });
@@ -169,15 +170,18 @@ function connectionOf(pool) {
  * told on another connection, for which the pool has room now.
  *
  * @param {any} core
+ * @param {Error} reason
  * @param {(error: unknown) => void} onBroken
  * @param {(use: (another: any) => Promise<unknown>) => Promise<void>} borrow
  */
-function destroyMysql(core, onBroken, borrow) {
+function destroyMysql(core, reason, onBroken, borrow) {
   const { threadId, _command: running } = core;
   // It stays without listeners of ours, whatever comes.
   core.on("error", () => {});
   core.off("error", onBroken);
   core.destroy();
+  // By itself the client would leave without an answer whoever waits for a statement.
+  core.stream.destroy(new Error(`the transaction is over: ${reason.message}`, { cause: reason }));
   if (!running || !Number.isInteger(threadId)) return;
   // It may have ended by itself meanwhile.
   borrow((another) => runMysql(another, `KILL ${threadId}`)).catch(() => {});

@@ -1,11 +1,13 @@
 // node-postgres: a Pool, and the clients that it gives out.
 
 const { connect } = require("node:net");
-const { Gate } = require("./gate.js");
+const { Gate, pause } = require("./gate.js");
 
 /** The number of a request to cancel, in PostgreSQL's protocol. */
 const CANCEL = 80_877_102;
-const CANCEL_LIMIT = 5_000;
+/** How often a statement is cancelled, and the milliseconds between. */
+const CANCELLATIONS = 20;
+const CANCEL_PAUSE = 100;
 
 /** @param {any} value */
 const isPgPool = (value) =>
@@ -91,22 +93,44 @@ class PgSession {
   destroy(reason) {
     const client = this.#client;
     if (client === null) return;
-    cancelPg(client);
     // It stays without listeners of ours, whatever comes.
     client.on("error", () => {});
     client.off("error", this.#onBroken);
-    client.release(reason);
+    endPg(client, client.query.bind(client), () => client.release(reason));
   }
 }
 
 /**
- * The end of a connection ends no statement that runs: the server looks for it only between two of them.
+ * Rolls back, then closes. The end of a connection would end no statement that runs: the server looks for it only
+ * between two of them. So that is cancelled, again and again: it may have been on its way when it was cancelled.
  *
  * @param {any} client
+ * @param {(text: string) => Promise<unknown>} query  of that client
+ * @param {() => void} close
  */
+async function endPg(client, query, close) {
+  const isBusy = Boolean(client._activeQuery);
+  let isOver = false;
+  const over = query("ROLLBACK").then(
+    () => {
+      isOver = true;
+    },
+    // Such as one that is closed already.
+    () => {
+      isOver = true;
+    },
+  );
+  for (let tries = 0; tries < CANCELLATIONS && !isOver; tries += 1) {
+    if (isBusy) cancelPg(client);
+    await Promise.race([over, pause(CANCEL_PAUSE)]);
+  }
+  close();
+}
+
+/** @param {any} client */
 function cancelPg(client) {
-  const { host, port, processID, secretKey, _activeQuery: active } = client;
-  if (!active || !Number.isInteger(processID) || !Number.isInteger(secretKey)) return;
+  const { host, port, processID, secretKey } = client;
+  if (!Number.isInteger(processID) || !Number.isInteger(secretKey)) return;
   const socket = String(host).startsWith("/")
     ? connect(`${host}/.s.PGSQL.${port}`)
     : connect(port, host);
@@ -118,8 +142,8 @@ function cancelPg(client) {
   socket.unref();
   // What cannot be cancelled ends with the limits that the transaction has on the server.
   socket.on("error", () => {});
-  socket.setTimeout(CANCEL_LIMIT, () => socket.destroy());
+  socket.setTimeout(CANCELLATIONS * CANCEL_PAUSE, () => socket.destroy());
   socket.end(message);
 }
 
-module.exports = { PgSession, askPg, cancelPg, isPgClient, isPgPool };
+module.exports = { PgSession, askPg, endPg, isPgClient, isPgPool };

@@ -1,10 +1,10 @@
 // postgres (porsager's): the client that begins transactions by itself, and has no connections to be had.
 
-const { after } = require("../timer.js");
-const { Gate, Uncommitted, refuses } = require("./gate.js");
+const { Gate, Uncommitted, pause, refuses } = require("./gate.js");
 
-/** How long a rollback waits for statements to be cancelled. */
-const CANCEL_LIMIT = 1_000;
+/** How often a statement is cancelled, and the milliseconds between. */
+const CANCELLATIONS = 20;
+const CANCEL_PAUSE = 100;
 
 /** @param {any} value */
 const isPostgres = (value) =>
@@ -119,21 +119,26 @@ class PostgresSession {
   release() {}
 
   /**
-   * The client closes no single connection. It sends a rollback, behind the statement that runs, which is
-   * therefore cancelled; the connection is free for others after both, and the function finds its gate closed.
+   * The client closes no single connection. It sends a rollback behind the statement that runs, which is therefore
+   * cancelled; the connection is free for others after both, and the function finds its gate closed.
    *
    * @param {Error} reason
    */
   destroy(reason) {
     this.#isEnding = true;
     this.#ended.catch(() => {});
-    const cancelled = [...this.#running].map((query) => query.active && query.cancel());
-    const limit = new Promise((done) => {
-      const stop = after(CANCEL_LIMIT, () => done(undefined), { holds: false });
-      Promise.allSettled(cancelled).then(stop);
-    });
-    // Not before: a cancellation that comes late would meet the next statement.
-    Promise.race([Promise.allSettled(cancelled), limit]).then(() => this.#end?.reject(reason));
+    this.#cancelAll().finally(() => this.#end?.reject(reason));
+  }
+
+  /** Again and again: a statement may have been on its way when it was cancelled. */
+  async #cancelAll() {
+    for (let tries = 0; tries < CANCELLATIONS && this.#running.size > 0; tries += 1) {
+      const running = [...this.#running].filter((query) => query.active);
+      const sent = running.map((query) => query.canceller?.(query));
+      // To the end: a cancellation that comes late would meet the rollback.
+      await Promise.race([Promise.allSettled(sent), pause(CANCELLATIONS * CANCEL_PAUSE)]);
+      if (this.#running.size > 0) await pause(CANCEL_PAUSE);
+    }
   }
 
   /**

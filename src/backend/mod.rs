@@ -668,6 +668,27 @@ mod tests {
     }
 
     #[test]
+    fn databases_with_transactions_say_how_one_depends_on_a_term_and_no_other_store_does() {
+        let (election, token) = (ElectionName::new("e").unwrap(), Token::FIRST);
+        for store in STORES {
+            let scheme = store.schemes[0];
+            let url = match scheme {
+                "file" => "file:x".to_owned(),
+                "mysql" => "mysql://user@host-1/shop".to_owned(),
+                scheme => format!("{scheme}://host-1"),
+            };
+            let backend = open(&url, &StoreOptions::new("."), Arc::new(SystemClock)).unwrap();
+            let dialect = backend.guard(&election, token).map(|guard| guard.dialect);
+            let expected = match scheme {
+                "postgres" => Some(Dialect::Postgres),
+                "mysql" => Some(Dialect::Mysql),
+                _ => None,
+            };
+            assert_eq!(dialect, expected, "{scheme}");
+        }
+    }
+
+    #[test]
     fn no_password_is_ever_shown() {
         for (url, shown) in [
             ("redis://h:6379/0", "redis://h:6379/0"),

@@ -21,4 +21,5 @@ mod own;
 mod postgres;
 mod postgres_alone;
 mod postgres_faults;
+mod postgres_guards;
 mod redis;

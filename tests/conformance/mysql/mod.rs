@@ -4,6 +4,7 @@
 mod alone;
 mod database;
 mod encrypted;
+mod guards;
 mod waits;
 
 use std::sync::Arc;

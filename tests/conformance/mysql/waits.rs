@@ -7,6 +7,7 @@ use mysql_async::prelude::Queryable as _;
 use whenleader::backend::{self, StoreOptions};
 use whenleader::clock::SystemClock;
 use whenleader::lease::FailureKind::Transient;
+use whenleader::lease::Token;
 
 use super::TABLE;
 use super::database::{Database, is_mysql};
@@ -32,11 +33,9 @@ fn the_row() -> String {
 }
 
 /// As a leader's own transaction keeps its term from being taken over.
-fn the_term(token: u64) -> String {
-    format!(
-        "SELECT token FROM {TABLE} FORCE INDEX (term) WHERE election = 'leader' AND token = {token} \
-         LOCK IN SHARE MODE"
-    )
+fn the_term(client: &Client, token: Token) -> String {
+    let guard = client.backend.guard(&name("leader"), token);
+    guard.expect("it has transactions").hold
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -78,7 +77,7 @@ async fn a_transaction_that_holds_the_term_lets_renewals_and_the_release_pass_an
     );
     let election = name("leader");
     let token = a.win(&election, LONG).await;
-    let holder = begin(&database, &the_term(token.number())).await;
+    let holder = begin(&database, &the_term(&a, token)).await;
     for _ in 0..5 {
         assert_eq!(held(a.renew(&election, LONG, token).await), token);
         denied(b.campaign(&election, LONG).await);
@@ -94,7 +93,7 @@ async fn a_transaction_that_holds_the_term_lets_renewals_and_the_release_pass_an
     assert!(next > token);
     // A transaction that begins too late finds no term to hold.
     let mut late = database.connect().await;
-    let found: Vec<u64> = late.query(the_term(token.number())).await.unwrap();
+    let found: Vec<String> = late.query(the_term(&a, token)).await.unwrap();
     assert!(found.is_empty(), "{found:?}");
 }
 

@@ -1,0 +1,521 @@
+// Transactions that a deposed leader cannot commit, with every client, on real databases.
+import assert from "node:assert/strict";
+import { after, before, describe, test } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
+import whenleader from "../index.js";
+import child from "./support/child.js";
+import { isMissing, Server } from "./support/servers.mjs";
+import { Breaker, DATABASES } from "./support/sql-clients.mjs";
+
+const { LeadershipLostError, startCluster, stopCluster, useCluster } = whenleader;
+const { PATIENCE, Program, ROOT } = child;
+
+const LEASE = 3_000;
+const RENEW = 500;
+const TIMING = { leaseDuration: LEASE, renewInterval: RENEW, onRenewError: "retry" };
+const posix = { skip: process.platform === "win32" && "Windows cannot stop a process" };
+
+/** @param {() => unknown} holds */
+async function until(holds, what) {
+  for (const end = Date.now() + PATIENCE; Date.now() < end; await sleep(10)) {
+    if (await holds()) return;
+  }
+  assert.fail(`not within ${PATIENCE} ms: ${what}`);
+}
+
+/** @param {Promise<unknown>} promise @returns {Promise<any>} */
+const failure = (promise) =>
+  promise.then(
+    (value) => assert.fail(`it was fulfilled with ${value}`),
+    (error) => error,
+  );
+
+let elections = 0;
+
+for (const [name, database] of Object.entries(DATABASES)) {
+  describe(`fencing on ${name}`, { concurrency: false }, () => {
+    const [admin] = database.clients;
+    /** @type {any} */
+    let server;
+    /** @type {any} */
+    let prompt;
+    const sql = (text) => admin.rows(prompt, text);
+
+    before(async () => {
+      if (isMissing(database.kind, `fencing on ${name}`)) return;
+      server = await Server.start(database.kind);
+      prompt = admin.pool(server.url, 3);
+      await startCluster({ type: "StoreCluster", store: server.url, ...TIMING });
+      // The cluster lasts as long as somebody takes part.
+      await useCluster().waitUntilLeader({ timeout: PATIENCE });
+      await sql("CREATE TABLE done (what VARCHAR(100) NOT NULL)");
+    });
+    after(async () => {
+      if (!server) return;
+      await stopCluster();
+      await admin.close(prompt);
+      await server.stop();
+    });
+
+    /** A term of an election of its own. */
+    async function newTerm(t) {
+      const election = `e${++elections}`;
+      const cluster = useCluster(election);
+      t.after(() => cluster.stop());
+      const term = await cluster.waitUntilLeader({ timeout: PATIENCE });
+      return { election, term };
+    }
+
+    /** As the next leader does it. */
+    const takeOver = (election) => sql(database.takeOver(election));
+
+    const isNothingOpen = async () => (await sql(database.open)).length === 0;
+
+    const count = async (what) => {
+      const rows = await sql(`SELECT what FROM done WHERE what = '${what}'`);
+      return rows.length;
+    };
+
+    for (const client of database.clients) {
+      const run = (title, body, options = {}) =>
+        test(`${client.name}: ${title}`, options, async (t) => {
+          if (!server) return t.skip("no server");
+          // One connection: what is not given back is missed.
+          const pool = client.pool(server.url, 1);
+          t.after(() => client.close(pool));
+          const { election, term } = await newTerm(t);
+          const insert = (tx, what) => client.rows(tx, `INSERT INTO done VALUES ('${what}')`);
+          await body({ t, pool, election, term, insert, what: election, rows: client.rows });
+        });
+
+      for (const hold of [false, true]) {
+        const how = hold ? "with hold" : "without hold";
+
+        run(
+          `${how}, what the function wrote is committed, and its connection is as before`,
+          async ({ pool, term, insert, what, rows }) => {
+            const [before] = await rows(pool, database.settings);
+            const value = await term.transaction(
+              pool,
+              async (tx) => {
+                await insert(tx, what);
+                return 42;
+              },
+              { hold, timeout: PATIENCE },
+            );
+            assert.equal(value, 42);
+            assert.equal(await count(what), 1);
+            assert.deepEqual(await rows(pool, database.settings), [before]);
+            const tx = await term.transaction(pool, (tx) => ({ tx }), { hold });
+            const late = await failure(client.rows(tx.tx, "SELECT 1"));
+            assert.ok(late instanceof Error);
+            assert.deepEqual(await rows(pool, database.settings), [before]);
+          },
+        );
+
+        run(
+          `${how}, an error of the function passes through, and nothing is committed`,
+          async ({ pool, term, insert, what, rows }) => {
+            const [before] = await rows(pool, database.settings);
+            const own = new Error("of its own");
+            const write = async (tx) => {
+              await insert(tx, what);
+              throw own;
+            };
+            assert.equal(await failure(term.transaction(pool, write, { hold })), own);
+            assert.equal(await count(what), 0);
+            assert.deepEqual(await rows(pool, database.settings), [before]);
+          },
+        );
+
+        run(
+          `${how}, a term that the database has given to another runs nothing`,
+          async ({ pool, election, term }) => {
+            await takeOver(election);
+            let hasRun = false;
+            const error = await failure(
+              term.transaction(
+                pool,
+                () => {
+                  hasRun = true;
+                },
+                { hold },
+              ),
+            );
+            assert.ok(error instanceof LeadershipLostError, String(error));
+            assert.equal(error.reason, "taken");
+            assert.equal(error.token, term.token);
+            assert.equal(hasRun, false);
+          },
+        );
+
+        run(
+          `${how}, the end of the term rolls back at once, also what goes on`,
+          async ({ pool, election, term, insert, what, rows }) => {
+            const cluster = useCluster(election);
+            /** @type {any} */
+            let late;
+            const written = Promise.withResolvers?.() ?? withResolvers();
+            const done = term.transaction(
+              pool,
+              async (tx) => {
+                await insert(tx, what);
+                written.resolve();
+                await rows(tx, database.sleep).catch(() => {});
+                // It has not noticed.
+                late = await failure(insert(tx, what));
+              },
+              { hold, timeout: 4 * PATIENCE },
+            );
+            await written.promise;
+            const lost = failure(done);
+            await cluster.stepDown({ pause: 0 });
+            const error = await lost;
+            assert.equal(error, term.signal.reason);
+            assert.equal(error.reason, "steppedDown");
+            // Its only connection is free, or another one has taken its place.
+            await rows(pool, "SELECT 1");
+            await until(() => late, "the function goes on");
+            await until(isNothingOpen, "nothing is open");
+            assert.ok(late instanceof Error, String(late));
+            assert.equal(await count(what), 0);
+            // And as usable as before.
+            const next = await cluster.waitUntilLeader({ timeout: PATIENCE });
+            await next.transaction(pool, (tx) => insert(tx, what), { hold });
+            assert.equal(await count(what), 1);
+          },
+        );
+
+        run(
+          `${how}, what takes longer than its timeout is rolled back`,
+          async ({ pool, term, insert, what, rows }) => {
+            const error = await failure(
+              term.transaction(
+                pool,
+                async (tx) => {
+                  await insert(tx, what);
+                  await rows(tx, database.sleep);
+                },
+                { hold, timeout: 400 },
+              ),
+            );
+            assert.equal(error.code, "WHENLEADER_TIMEOUT", String(error));
+            assert.match(error.message, /400 ms/);
+            await rows(pool, "SELECT 1");
+            await until(isNothingOpen, "nothing is open");
+            assert.equal(await count(what), 0);
+            assert.ok(term.isCurrent());
+          },
+        );
+      }
+
+      run(
+        "without hold, what was overtaken while it was open is rolled back",
+        async ({ pool, election, term, insert, what }) => {
+          const error = await failure(
+            term.transaction(pool, async (tx) => {
+              await insert(tx, what);
+              // It waits for nobody.
+              await takeOver(election);
+            }),
+          );
+          assert.ok(error instanceof LeadershipLostError, String(error));
+          assert.equal(error.reason, "taken");
+          assert.equal(await count(what), 0);
+        },
+      );
+
+      run(
+        "with hold, a takeover waits, renewals pass, and both commit in that order",
+        async ({ pool, election, term, insert, what }) => {
+          /** @type {any} */
+          let taken;
+          let isTaken = false;
+          await term.transaction(
+            pool,
+            async (tx) => {
+              await insert(tx, what);
+              taken = takeOver(election).then(() => {
+                isTaken = true;
+              });
+              // A renewal of the database's own would wait here for the one that waits: MySQL locks the row first.
+              await sleep(name === "postgres" ? LEASE + RENEW : RENEW);
+              assert.equal(isTaken, false);
+            },
+            { hold: true, timeout: PATIENCE },
+          );
+          await taken;
+          assert.equal(await count(what), 1);
+        },
+      );
+
+      run(
+        "with hold, renewals pass for as long as nobody wants to take over",
+        async ({ pool, term, insert, what }) => {
+          await term.transaction(
+            pool,
+            async (tx) => {
+              await insert(tx, what);
+              await sleep(1.5 * LEASE);
+              assert.ok(term.isCurrent());
+              await insert(tx, what);
+            },
+            { hold: true, timeout: PATIENCE },
+          );
+          assert.equal(await count(what), 2);
+        },
+      );
+
+      run("several transactions of one term go on at once", async ({ term, insert, what, t }) => {
+        const pool = client.pool(server.url, 4);
+        t.after(() => client.close(pool));
+        const all = Array.from({ length: 12 }, (_, i) =>
+          term.transaction(pool, (tx) => insert(tx, what), { hold: i % 2 === 0 }),
+        );
+        await Promise.all(all);
+        assert.equal(await count(what), 12);
+      });
+
+      run(
+        "a savepoint of the function's own may fail alone",
+        async ({ pool, term, insert, what, rows }) => {
+          await term.transaction(
+            pool,
+            async (tx) => {
+              await insert(tx, what);
+              const nested =
+                nestedIn(tx) ??
+                (async (fn) => {
+                  await rows(tx, "SAVEPOINT mine");
+                  await fn(tx).catch(() => {});
+                  await rows(tx, "ROLLBACK TO SAVEPOINT mine");
+                });
+              await nested(async (inner) => {
+                await insert(inner, what);
+                await rows(inner, "SELECT nothing_of_the_kind FROM done");
+              }).catch(() => {});
+              await insert(tx, `${what} after`);
+            },
+            { hold: true },
+          );
+          assert.equal(await count(what), 1);
+          assert.equal(await count(`${what} after`), 1);
+        },
+      );
+
+      run(
+        "a function that ends the transaction by itself is told so",
+        async ({ pool, term, insert, what, rows }) => {
+          const error = await failure(
+            term.transaction(pool, async (tx) => {
+              await rows(tx, "COMMIT");
+              await rows(tx, "BEGIN");
+              await insert(tx, what);
+            }),
+          );
+          assert.equal(error.code, "WHENLEADER_TRANSACTION", String(error));
+          assert.equal(error.reason, "ended-early");
+          assert.equal(await count(what), 0);
+          assert.equal((await rows(pool, "SELECT 1")).length, 1);
+        },
+      );
+
+      run(
+        "when the answer to COMMIT is lost, nobody is told that it failed",
+        async ({ term, insert, what, t }) => {
+          const breaker = await Breaker.before(server.port, "COMMIT");
+          t.after(() => breaker.close());
+          const broken = client.pool(server.urlAt(breaker.port), 1);
+          t.after(() => client.close(broken));
+          // Also clients that write it in small letters.
+          const small = await Breaker.before(breaker.port, "commit");
+          t.after(() => small.close());
+          const pool = client.pool(server.urlAt(small.port), 1);
+          t.after(() => client.close(pool));
+          const error = await failure(term.transaction(pool, (tx) => insert(tx, what)));
+          assert.equal(error.code, "WHENLEADER_TRANSACTION", String(error));
+          assert.equal(error.reason, "commit-unknown");
+          assert.match(error.message, /nobody knows/);
+          assert.ok(error.cause instanceof Error);
+          // Here it was.
+          await until(async () => (await count(what)) === 1, "it is committed");
+          await until(isNothingOpen, "nothing is open");
+        },
+      );
+
+      run(
+        "verify() passes within a transaction of a term that lasts",
+        async ({ pool, term, insert, what }) => {
+          for (const hold of [false, true]) {
+            await client.own(pool, async (tx) => {
+              await term.verify(tx, { hold });
+              await insert(tx, what);
+              await term.verify(tx, { hold: true });
+            });
+          }
+          assert.equal(await count(what), 2);
+        },
+      );
+
+      run(
+        "verify() refuses a transaction of a term that is over, and nothing of it is committed",
+        async ({ pool, election, term, insert, what, rows }) => {
+          for (const hold of [false, true]) {
+            const error = await failure(
+              client.own(pool, async (tx) => {
+                await insert(tx, what);
+                await takeOver(election);
+                await term.verify(tx, { hold });
+              }),
+            );
+            assert.ok(error instanceof LeadershipLostError, String(error));
+            assert.equal(error.reason, "taken");
+            assert.equal(await count(what), 0);
+            assert.equal((await rows(pool, "SELECT 1")).length, 1);
+          }
+        },
+      );
+
+      run("verify() takes no pool, and transaction() no connection", async ({ pool, term }) => {
+        const verified = await failure(term.verify(pool));
+        assert.ok(verified instanceof TypeError, String(verified));
+        assert.match(verified.message, /not the pool/);
+        await client.own(pool, async (tx) => {
+          const refused = await failure(term.transaction(tx, () => {}));
+          assert.ok(refused instanceof TypeError, String(refused));
+          assert.match(refused.message, /needs the pool/);
+        });
+      });
+    }
+
+    test(
+      "a process that is frozen in a transaction commits nothing after the next leader",
+      posix,
+      async (t) => {
+        if (!server) return t.skip("no server");
+        for (const client of database.clients) {
+          for (const hold of [false, true]) {
+            const election = `e${++elections}`;
+            const holder = inAnotherProcess(t, client, server.url, election, hold);
+            await holder.said("inserted");
+            holder.kill("SIGSTOP");
+            const next = await useCluster(election).waitUntilLeader({ timeout: PATIENCE });
+            const pool = client.pool(server.url, 1);
+            await next.transaction(pool, (tx) =>
+              client.rows(tx, `INSERT INTO done VALUES ('${election} next')`),
+            );
+            await client.close(pool);
+            holder.kill("SIGCONT");
+            holder.tell("go on");
+            await holder.said("rejected");
+            const [, code, reason] = holder.lines
+              .find((line) => line.startsWith("rejected"))
+              .split(" ");
+            assert.equal(code, "WHENLEADER_LOST", holder.stdout);
+            assert.match(reason, /^(expired|taken|unreachable)$/);
+            assert.equal(await count(election), 0);
+            assert.equal(await count(`${election} next`), 1);
+            holder.kill("SIGKILL");
+          }
+        }
+      },
+    );
+
+    test("a client of another database is refused, with the place of the lease", async (t) => {
+      if (!server) return t.skip("no server");
+      const { term } = await newTerm(t);
+      await sql("CREATE DATABASE elsewhere");
+      const url = new URL(server.url);
+      url.pathname = "/elsewhere";
+      for (const client of database.clients) {
+        // MySQL's databases are all within reach of one connection: there only another server is another one.
+        if (name !== "postgres") continue;
+        const pool = client.pool(url.href, 1);
+        t.after(() => client.close(pool));
+        for (const hold of [false, true]) {
+          const error = await failure(term.transaction(pool, () => {}, { hold }));
+          assert.equal(error.code, "WHENLEADER_TRANSACTION", String(error));
+          assert.equal(error.reason, "other-database");
+          assert.match(error.message, /whenleader_leases.* on postgres:\/\/127/);
+          assert.ok(!error.message.includes(server.password), error.message);
+        }
+      }
+      const other = Object.values(DATABASES).find((one) => one !== database);
+      for (const client of other.clients) {
+        const pool = client.pool(server.url, 1);
+        const error = await failure(term.transaction(pool, () => {}));
+        assert.equal(error.reason, "other-database", String(error));
+        await client.close(pool);
+      }
+    });
+
+    test("wrong arguments are TypeErrors that say what is right", async (t) => {
+      if (!server) return t.skip("no server");
+      const { term } = await newTerm(t);
+      for (const pool of [undefined, null, {}, "postgres://x", class Pool {}, { query() {} }]) {
+        const error = await failure(term.transaction(/** @type {any} */ (pool), () => {}));
+        assert.ok(error instanceof TypeError, String(error));
+        for (const known of ["pg", "postgres", "mysql2", "knex"])
+          assert.ok(error.message.includes(known), error.message);
+        assert.ok((await failure(term.verify(/** @type {any} */ (pool)))) instanceof TypeError);
+      }
+      for (const [options, words] of [
+        [{ hold: 1 }, /hold must be true or false/],
+        [{ timeout: 0 }, /timeout must be/],
+        [{ timeout: "5s" }, /timeout must be/],
+        [{ timeout: Number.NaN }, /timeout must be/],
+        [{ holds: true }, /no holds/],
+        [null, /must be an object/],
+      ]) {
+        const error = await failure(
+          term.transaction(prompt, () => {}, /** @type {any} */ (options)),
+        );
+        assert.ok(error instanceof TypeError, String(error));
+        assert.match(error.message, /** @type {RegExp} */ (words));
+      }
+      assert.ok(
+        (await failure(term.transaction(prompt, /** @type {any} */ (7)))) instanceof TypeError,
+      );
+    });
+  });
+}
+
+/** @param {any} tx */
+function nestedIn(tx) {
+  if (typeof tx.savepoint === "function") return (fn) => tx.savepoint(fn);
+}
+
+function withResolvers() {
+  /** @type {any} */
+  const all = {};
+  all.promise = new Promise((resolve, reject) => Object.assign(all, { resolve, reject }));
+  return all;
+}
+
+/** A leader that begins a transaction, and waits within it for a word. */
+function inAnotherProcess(t, client, url, election, hold) {
+  const code = `
+    import { createInterface } from "node:readline";
+    import { DATABASES } from ${JSON.stringify(`${ROOT}/__test__/support/sql-clients.mjs`)};
+    import { startCluster, useCluster } from "whenleader";
+    const client = Object.values(DATABASES).flatMap(({ clients }) => clients)
+      .find(({ name }) => name === ${JSON.stringify(client.name)});
+    const word = new Promise((done) => createInterface({ input: process.stdin }).once("line", done));
+    await startCluster(${JSON.stringify({ type: "StoreCluster", store: url, ...TIMING })});
+    const term = await useCluster(${JSON.stringify(election)}).waitUntilLeader();
+    const pool = client.pool(${JSON.stringify(url)}, 1);
+    try {
+      await term.transaction(pool, async (tx) => {
+        await client.rows(tx, "INSERT INTO done VALUES ('${election}')");
+        console.log("inserted");
+        await word;
+      }, { hold: ${hold} });
+      console.log("committed");
+    } catch (error) {
+      console.log("rejected", error.code, error.reason, error.message);
+    }
+  `;
+  const program = new Program(code, { type: "module" });
+  t.after(() => program.kill("SIGKILL"));
+  return program;
+}

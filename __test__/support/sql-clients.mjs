@@ -1,0 +1,207 @@
+// The SQL clients of Node.js, made alike: how each opens a pool, and asks within a transaction.
+import { createRequire } from "node:module";
+import { connect, createServer } from "node:net";
+
+const require = createRequire(import.meta.url);
+
+/**
+ * @typedef {object} SqlClient
+ * @property {string} name
+ * @property {(url: string, max?: number) => any} pool
+ * @property {(tx: any, sql: string) => Promise<any[]>} rows  of a pool, a connection or a transaction
+ * @property {(pool: any, fn: (tx: any) => Promise<any>) => Promise<any>} own  a transaction without the library
+ * @property {(pool: any) => Promise<unknown>} close
+ */
+
+/** @param {(done: (error: any, value?: any) => void) => void} call */
+const promised = (call) =>
+  new Promise((resolve, reject) =>
+    call((error, value) => (error ? reject(error) : resolve(value))),
+  );
+
+const connectionUrl = (url, max) => ({ uri: url, connectionLimit: max });
+
+/** @type {SqlClient} */
+const pg = {
+  name: "pg",
+  pool: (url, max = 4) => new (require("pg").Pool)({ connectionString: url, max }),
+  rows: async (tx, sql) => (await tx.query(sql)).rows,
+  async own(pool, fn) {
+    const client = await pool.connect();
+    try {
+      await client.query("BEGIN");
+      const value = await fn(client);
+      await client.query("COMMIT");
+      return value;
+    } catch (error) {
+      await client.query("ROLLBACK");
+      throw error;
+    } finally {
+      client.release();
+    }
+  },
+  close: (pool) => pool.end(),
+};
+
+/** @type {SqlClient} */
+const postgres = {
+  name: "postgres",
+  pool: (url, max = 4) => require("postgres")(url, { max, onnotice() {} }),
+  rows: async (tx, sql) => [...(await tx.unsafe(sql))],
+  own: (pool, fn) => pool.begin(fn),
+  close: (pool) => pool.end({ timeout: 5 }),
+};
+
+/** @returns {SqlClient} */
+const knex = (client) => ({
+  name: `knex with ${client}`,
+  pool: (url, max = 4) =>
+    require("knex")({
+      client,
+      connection: url,
+      pool: { min: 0, max },
+      // It tells of connections that were destroyed.
+      log: { warn() {} },
+    }),
+  rows: async (tx, sql) => {
+    const answer = await tx.raw(sql);
+    return client === "pg" ? answer.rows : answer[0];
+  },
+  own: (pool, fn) => pool.transaction(fn),
+  close: (pool) => pool.destroy(),
+});
+
+/** @type {SqlClient} */
+const callbacks = {
+  name: "mysql2 with callbacks",
+  pool: (url, max = 4) => require("mysql2").createPool(connectionUrl(url, max)),
+  rows: (tx, sql) => promised((done) => tx.query(sql, done)),
+  async own(pool, fn) {
+    const connection = await promised((done) => pool.getConnection(done));
+    try {
+      await promised((done) => connection.beginTransaction(done));
+      const value = await fn(connection);
+      await promised((done) => connection.commit(done));
+      return value;
+    } catch (error) {
+      await promised((done) => connection.rollback(done));
+      throw error;
+    } finally {
+      connection.release();
+    }
+  },
+  close: (pool) => promised((done) => pool.end(done)),
+};
+
+/** @type {SqlClient} */
+const promises = {
+  name: "mysql2 with promises",
+  pool: (url, max = 4) => require("mysql2/promise").createPool(connectionUrl(url, max)),
+  rows: async (tx, sql) => (await tx.query(sql))[0],
+  own: async (pool, fn) => {
+    const connection = await pool.getConnection();
+    try {
+      await connection.beginTransaction();
+      const value = await fn(connection);
+      await connection.commit();
+      return value;
+    } catch (error) {
+      await connection.rollback();
+      throw error;
+    } finally {
+      connection.release();
+    }
+  },
+  close: (pool) => pool.end(),
+};
+
+/**
+ * What differs between databases, as far as tests need it.
+ *
+ * @typedef {object} Database
+ * @property {string} kind  of tools/servers
+ * @property {SqlClient[]} clients
+ * @property {string} sleep  a statement that takes a minute
+ * @property {string} settings  one row: what a connection that is clean says of itself
+ * @property {string} open  a row for each transaction of others that is open
+ * @property {(election: string) => string} takeOver  a statement
+ */
+
+/** @type {Record<string, Database>} */
+export const DATABASES = {
+  postgres: {
+    kind: "postgres",
+    clients: [pg, postgres, knex("pg")],
+    sleep: "SELECT pg_sleep(60)",
+    settings:
+      "SELECT current_setting('idle_in_transaction_session_timeout') AS idle, " +
+      "current_setting('statement_timeout') AS statement, " +
+      "(now() = statement_timestamp())::text AS outside",
+    open:
+      "SELECT pid, state, query FROM pg_stat_activity " +
+      "WHERE pid <> pg_backend_pid() AND xact_start IS NOT NULL AND backend_type = 'client backend' " +
+      "AND application_name <> 'whenleader'",
+    // It waits, which the library's own does not.
+    takeOver: (election) =>
+      `WITH free AS (SELECT election FROM whenleader_leases WHERE election = '${election}' FOR UPDATE) ` +
+      "UPDATE whenleader_leases AS l SET token = token + 1, nonce = 1 FROM free WHERE l.election = free.election",
+  },
+  mariadb: {
+    kind: "mariadb",
+    clients: [callbacks, promises, knex("mysql2")],
+    sleep: "SELECT SLEEP(60)",
+    settings:
+      "SELECT @@SESSION.wait_timeout AS idle, @@SESSION.innodb_lock_wait_timeout AS locks, " +
+      "@@SESSION.max_statement_time AS statement, @@in_transaction AS inside",
+    open: "SELECT trx_mysql_thread_id, trx_query FROM information_schema.INNODB_TRX WHERE trx_mysql_thread_id <> CONNECTION_ID()",
+    takeOver: (election) =>
+      `UPDATE whenleader_leases SET token = token + 1, nonce = 1 WHERE election = '${election}'`,
+  },
+};
+
+/** Passes everything on, but for what comes after a client said that word: the connection breaks instead. */
+export class Breaker {
+  #server;
+  #sockets = new Set();
+
+  /**
+   * @param {number} port
+   * @param {string} word
+   */
+  static async before(port, word) {
+    const breaker = new Breaker();
+    breaker.#server = createServer((client) => {
+      const server = connect(port, "127.0.0.1");
+      let isOver = false;
+      for (const socket of [client, server]) {
+        breaker.#sockets.add(socket);
+        socket.on("error", () => {});
+        socket.on("close", () => {
+          client.destroy();
+          server.destroy();
+        });
+      }
+      client.on("data", (bytes) => {
+        isOver ||= bytes.includes(word);
+        server.write(bytes);
+      });
+      server.on("data", (bytes) => {
+        if (isOver) client.destroy();
+        else client.write(bytes);
+      });
+    });
+    await new Promise((resolve) =>
+      breaker.#server.listen(0, "127.0.0.1", () => resolve(undefined)),
+    );
+    return breaker;
+  }
+
+  get port() {
+    return this.#server.address().port;
+  }
+
+  async close() {
+    for (const socket of this.#sockets) socket.destroy();
+    await new Promise((resolve) => this.#server.close(resolve));
+  }
+}
