@@ -151,6 +151,66 @@ describe("on PostgreSQL", { concurrency: false }, () => {
     t.diagnostic(`${receiver.refused} refused by the receiver`);
   });
 
+  test("scan: each row has one result, whoever dies, and at most the batch in flight is computed again", {
+    timeout: TIMEOUT,
+  }, async (t) => {
+    if (!postgres) return;
+    const { env, rows } = await database(t);
+    // More than it gets to.
+    const count = 600_000;
+    await rows("CREATE UNLOGGED TABLE customers (id bigint PRIMARY KEY, name text NOT NULL)");
+    // With gaps, as tables have them.
+    await rows(
+      "INSERT INTO customers SELECT 3 * n, repeat('x', (n % 50)::int) FROM generate_series(1, $1::bigint) n",
+      [count],
+    );
+    const instances = new Instances(t, "scan.mjs", env);
+    for (let i = 0; i < 3; i++) instances.start();
+    let faults = 0;
+    const cursor = async () => {
+      const [row] = await rows("SELECT last_id, term FROM scan_cursors").catch(() => []);
+      return { last: Number(row?.last_id ?? 0), term: Number(row?.term ?? 0) };
+    };
+    const inTheMiddle = async () => {
+      await until(
+        async () => (await cursor()).term === (await instances.leader()).term,
+        () => `the leader scans. ${instances.story()}`,
+      );
+      await sleep(Math.random() * 50);
+      faults += 1;
+    };
+    for (let round = 0; round < ROUNDS; round++) {
+      await inTheMiddle();
+      await instances.killLeader();
+      await inTheMiddle();
+      await instances.stopLeader();
+      await inTheMiddle();
+      const { leader } = await instances.freezeLeader();
+      await Promise.race([leader.ended, sleep(LEASE)]);
+      if (leader.end) instances.start();
+    }
+    await inTheMiddle();
+    await instances.killAll();
+    const end = (await cursor()).last;
+    assert.ok(end < 3 * count, "it was never without work");
+
+    const [{ results, wrong }] = await rows(
+      `SELECT count(score)::int AS results, count(*) FILTER (WHERE length(name) IS DISTINCT FROM score)::int AS wrong
+      FROM (SELECT * FROM customers WHERE id <= $1) c FULL JOIN scores ON customer = id`,
+      [end],
+    );
+    assert.deepEqual({ results, wrong }, { results: end / 3, wrong: 0 });
+    const batches = instances.all.flatMap(({ lines }) =>
+      lines.filter((line) => line.startsWith("computes ")),
+    );
+    // The last leader may have been killed before it committed the last one.
+    const different = new Set(batches).size;
+    assert.ok([end / 300, end / 300 + 1].includes(different), "no batch overlaps with another one");
+    const again = batches.length - different;
+    assert.ok(again <= faults, `${again} batches were computed again after ${faults} faults`);
+    t.diagnostic(`${batches.length} batches, ${again} of them again, ${faults} faults`);
+  });
+
   test("session: the upstream never has two, and one ends before the lease of its leader does", {
     timeout: TIMEOUT,
   }, async (t) => {
