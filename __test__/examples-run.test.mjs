@@ -7,6 +7,7 @@ import { createServer as createHttpServer } from "node:http";
 import { createServer } from "node:net";
 import { after, before, describe, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
+import { Admin, Producer } from "@platformatic/kafka";
 import pg from "pg";
 import { Instances, until } from "./support/instances.mjs";
 import { isMissing, Server } from "./support/servers.mjs";
@@ -209,6 +210,128 @@ describe("on PostgreSQL", { concurrency: false }, () => {
     const again = batches.length - different;
     assert.ok(again <= faults, `${again} batches were computed again after ${faults} faults`);
     t.diagnostic(`${batches.length} batches, ${again} of them again, ${faults} faults`);
+  });
+
+  test("kafka: no record is skipped and none is applied twice, and a quiet topic is not taken for a lost broker", {
+    timeout: TIMEOUT,
+  }, async (t) => {
+    if (!postgres || isMissing("kafka", "the consumer of Kafka")) return;
+    const PARTITIONS = 3;
+    const { env, rows } = await database(t);
+    // Without a key: two would be a failure of the consumer, which is to be seen at the end.
+    await rows("CREATE TABLE orders (part int, position bigint, content text, term bigint)");
+    await rows(
+      "CREATE TABLE kafka_offsets (topic text, part int, next bigint, term bigint, PRIMARY KEY (topic, part))",
+    );
+    const kafka = await Server.start("kafka");
+    t.after(() => kafka.stop());
+    const options = { clientId: "test", bootstrapBrokers: [kafka.url], retries: 0 };
+    const admin = new Admin(options);
+    await admin.createTopics({ topics: ["orders"], partitions: PARTITIONS, replicas: 1 });
+    await admin.close();
+    const producer = new Producer(options);
+    t.after(() => producer.close(true));
+    const produced = Array.from({ length: PARTITIONS }, () => 0);
+    let isOver = false;
+    const produce = async () => {
+      while (!isOver) {
+        const messages = produced.map((count, partition) => ({
+          topic: "orders",
+          partition,
+          value: Buffer.from(`order ${count}`),
+        }));
+        await producer.send({ messages, acks: -1 });
+        for (const partition of produced.keys()) produced[partition] += 1;
+        await sleep(15);
+      }
+    };
+
+    const instances = new Instances(t, "kafka.mjs", { ...env, KAFKA: kafka.url });
+    for (let i = 0; i < 3; i++) instances.start();
+    const leads = (instance, term) =>
+      instance.lines.some((line) => line.startsWith("leads:") && line.endsWith(`term ${term}`));
+    /** Who has committed something for the partition last, if that is still alive. */
+    const consumer = async (partition) => {
+      const [found] = await rows("SELECT term FROM kafka_offsets WHERE part = $1", [partition]);
+      return instances.running.find((instance) => leads(instance, found?.term));
+    };
+    /** It gets on with each partition. */
+    const inTheMiddle = async () => {
+      const before = [...produced];
+      for (const partition of produced.keys()) {
+        const isOn = async () => {
+          const [found] = await rows("SELECT next FROM kafka_offsets WHERE part = $1", [partition]);
+          return Number(found?.next ?? 0) > before[partition];
+        };
+        await until(isOn, () => `partition ${partition} goes on. ${instances.story()}`);
+      }
+      await aWhile();
+    };
+    const producing = produce();
+    let faults = 0;
+    for (let round = 0; round < ROUNDS / 2; round++) {
+      for (const [i, signal] of ["SIGKILL", "SIGTERM", "SIGSTOP"].entries()) {
+        await inTheMiddle();
+        const victim = await until(() => consumer((round + i) % PARTITIONS), "somebody consumes");
+        victim.signal(signal);
+        faults += 1;
+        if (signal === "SIGSTOP") {
+          await sleep(LEASE);
+          await inTheMiddle();
+          victim.signal("SIGCONT");
+          await Promise.race([victim.ended, sleep(LEASE)]);
+        } else {
+          await victim.ended;
+        }
+        if (victim.end) instances.start();
+      }
+    }
+    await inTheMiddle();
+    isOver = true;
+    await producing;
+
+    // A quiet topic, and then a broker that is away: neither of them ends a term.
+    const last = () => instances.running.map(({ lines }) => lines.length);
+    const said = (from, what) =>
+      instances.running
+        .flatMap(({ lines }, i) => lines.slice(from[i]))
+        .filter((line) => what.test(line));
+    for (const partition of produced.keys()) {
+      const quiet = new RegExp(`^orders-${partition} is quiet at ${produced[partition]}$`);
+      await until(
+        () => said([], quiet).length > 0,
+        () => `${quiet}. ${instances.story()}`,
+      );
+    }
+    let from = last();
+    await kafka.kill();
+    await until(() => said(from, /cannot be reached/).length === PARTITIONS, "the loss is told of");
+    assert.deepEqual(said(from, /is quiet/), []);
+    from = last();
+    await kafka.restart();
+    await until(() => said(from, /is quiet/).length === PARTITIONS, "the topic is quiet again");
+    assert.deepEqual(said(from, /leads/), []);
+    await instances.killAll();
+
+    for (const [partition, count] of produced.entries()) {
+      const applied = await rows(
+        "SELECT position, content, term FROM orders WHERE part = $1 ORDER BY position, term",
+        [partition],
+      );
+      const order = Array.from({ length: count }, (_, i) => `${i}: order ${i}`);
+      assert.deepEqual(
+        applied.map(({ position, content }) => `${position}: ${content}`),
+        order,
+      );
+      const terms = applied.map(({ term }) => Number(term));
+      assert.deepEqual(
+        terms,
+        terms.toSorted((a, b) => a - b),
+        "none is applied by a deposed leader",
+      );
+    }
+    const total = produced.reduce((sum, count) => sum + count);
+    t.diagnostic(`${total} records of ${PARTITIONS} partitions, ${faults} faults`);
   });
 
   test("session: the upstream never has two, and one ends before the lease of its leader does", {

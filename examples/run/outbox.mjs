@@ -17,11 +17,13 @@ const BATCH = 20;
 /** How long an empty outbox is left alone. */
 const POLL = 200;
 
+// The work has a third of a lease to end in when its term is over. What gets no answer must not outlast that. Nor may
+// what a leader that stands still has locked: the server ends its transaction after that time, too.
+const patience = leaseDuration / 4;
 const pool = new pg.Pool({
   connectionString: DATABASE_URL,
-  // The work has a third of a lease to end in when its term is over. A query that gets no answer must not outlast that.
-  connectionTimeoutMillis: leaseDuration / 4,
-  query_timeout: leaseDuration / 4,
+  connectionTimeoutMillis: patience,
+  query_timeout: patience,
 });
 // Without a listener, the loss of an idle connection would end the process.
 pool.on("error", (error) => console.error(`an idle connection was lost: ${error.message}`));
@@ -65,8 +67,7 @@ async function send({ id, message }, { token, signal }) {
 
 async function mark(records, term) {
   const ids = records.map(({ id }) => id);
+  const update = "UPDATE outbox SET sent_in = $1 WHERE id = ANY($2)";
   // If the term is over by now, this fails, and the next leader sends these records again.
-  await term.transaction(pool, (tx) =>
-    tx.query("UPDATE outbox SET sent_in = $1 WHERE id = ANY($2)", [term.token, ids]),
-  );
+  await term.transaction(pool, (tx) => tx.query(update, [term.token, ids]), { timeout: patience });
 }

@@ -11,11 +11,13 @@ const BATCH = 100;
 /** How long it waits for more at the end of the table. */
 const POLL = 1_000;
 
+// The work has a third of a lease to end in when its term is over. What gets no answer must not outlast that. Nor may
+// what a leader that stands still has locked: the server ends its transaction after that time, too.
+const patience = leaseDuration / 4;
 const pool = new pg.Pool({
   connectionString: DATABASE_URL,
-  // A query that gets no answer must not outlast the third of a lease that the work has to end in.
-  connectionTimeoutMillis: leaseDuration / 4,
-  query_timeout: leaseDuration / 4,
+  connectionTimeoutMillis: patience,
+  query_timeout: patience,
 });
 pool.on("error", (error) => console.error(`an idle connection was lost: ${error.message}`));
 
@@ -28,7 +30,7 @@ async function scan(term) {
     CREATE TABLE IF NOT EXISTS scan_cursors (scan text PRIMARY KEY, last_id bigint NOT NULL, term bigint NOT NULL);
     INSERT INTO scan_cursors VALUES ('scores', 0, 0) ON CONFLICT DO NOTHING`);
   for (;;) {
-    const count = await term.transaction(pool, (tx) => nextBatch(tx, term));
+    const count = await term.transaction(pool, (tx) => nextBatch(tx, term), { timeout: patience });
     if (count === 0) await sleep(POLL, undefined, { signal: term.signal });
   }
 }
