@@ -323,23 +323,38 @@ for (const [name, database] of Object.entries(DATABASES)) {
       run(
         "when the answer to COMMIT is lost, nobody is told that it failed",
         async ({ term, insert, what, t }) => {
-          const breaker = await Breaker.before(server.port, "COMMIT");
+          const breaker = await Breaker.before(server.port);
           t.after(() => breaker.close());
-          const broken = client.pool(server.urlAt(breaker.port), 1);
-          t.after(() => client.close(broken));
-          // Also clients that write it in small letters.
-          const small = await Breaker.before(breaker.port, "commit");
-          t.after(() => small.close());
-          const pool = client.pool(server.urlAt(small.port), 1);
+          const pool = client.pool(server.urlAt(breaker.port), 1);
           t.after(() => client.close(pool));
           const error = await failure(term.transaction(pool, (tx) => insert(tx, what)));
           assert.equal(error.code, "WHENLEADER_TRANSACTION", String(error));
           assert.equal(error.reason, "commit-unknown");
           assert.match(error.message, /nobody knows/);
           assert.ok(error.cause instanceof Error);
+          // Its pool goes on.
+          assert.equal((await client.rows(pool, "SELECT 1")).length, 1);
           // Here it was.
           await until(async () => (await count(what)) === 1, "it is committed");
           await until(isNothingOpen, "nothing is open");
+        },
+      );
+
+      run(
+        "a connection that breaks ends the transaction at once, also for a function that waits for something else",
+        async ({ pool, term, insert, what, rows }) => {
+          const error = await failure(
+            term.transaction(pool, async (tx) => {
+              await insert(tx, what);
+              const [{ id }] = await rows(tx, database.connectionId);
+              await sql(database.kill(id));
+              await new Promise(() => {});
+            }),
+          );
+          assert.ok(error instanceof Error);
+          assert.ok(!error.code?.startsWith("WHENLEADER_"), String(error));
+          assert.equal(await count(what), 0);
+          assert.equal((await rows(pool, "SELECT 1")).length, 1);
         },
       );
 
@@ -375,6 +390,101 @@ for (const [name, database] of Object.entries(DATABASES)) {
           }
         },
       );
+
+      run(
+        "in SERIALIZABLE, renewals pass as well, and what was overtaken is rolled back",
+        async ({ pool, election, term, insert, what, rows }) => {
+          await rows(pool, database.serializable);
+          for (const hold of [false, true]) {
+            await term.transaction(
+              pool,
+              async (tx) => {
+                await insert(tx, what);
+                await sleep(LEASE);
+              },
+              { hold, timeout: PATIENCE },
+            );
+            await client.own(pool, async (tx) => {
+              await term.verify(tx, { hold });
+              await insert(tx, what);
+              await sleep(LEASE);
+              await term.verify(tx, { hold: true });
+            });
+          }
+          assert.equal(await count(what), 4);
+          assert.ok(term.isCurrent());
+          const error = await failure(
+            term.transaction(pool, async (tx) => {
+              await insert(tx, what);
+              await takeOver(election);
+            }),
+          );
+          assert.ok(error instanceof LeadershipLostError, String(error));
+          assert.equal(await count(what), 4);
+        },
+      );
+
+      run(
+        "the server's limits are set for the transaction only, and none that is shorter is touched",
+        async ({ pool, term, rows }) => {
+          const { limits } = database;
+          const inside = (options) =>
+            term.transaction(pool, async (tx) => (await rows(tx, limits.ask))[0].idle, options);
+          const usual = (await rows(pool, limits.ask))[0].idle;
+          assert.equal(await inside({}), usual);
+          assert.equal(await inside({ hold: true, timeout: 20_000 }), limits.of20s);
+          assert.equal(await inside({ timeout: 20_000 }), limits.of20s);
+          assert.equal((await rows(pool, limits.ask))[0].idle, usual);
+          await rows(pool, limits.set7s);
+          const own = (await rows(pool, limits.ask))[0].idle;
+          assert.equal(await inside({ hold: true, timeout: 20_000 }), own);
+          assert.equal((await rows(pool, limits.ask))[0].idle, own);
+        },
+      );
+
+      run("a user who may not lock the lease is told what to allow", async ({ term, t }) => {
+        const user = `u${++elections}`;
+        for (const text of database.stranger(user)) await sql(text);
+        const url = new URL(server.url);
+        Object.assign(url, { username: user, password: "tests" });
+        const pool = client.pool(url.href, 1);
+        t.after(() => client.close(pool));
+        const error = await failure(term.transaction(pool, () => {}, { hold: true }));
+        assert.equal(error.code, "WHENLEADER_TRANSACTION", String(error));
+        assert.equal(error.reason, "refused");
+        assert.match(error.message, /GRANT SELECT/);
+        assert.ok(error.cause instanceof Error);
+      });
+
+      run(
+        "verify() outside of a transaction is told so, where it can be known",
+        async ({ pool, term, t }) => {
+          const alone = await client.alone?.(pool);
+          if (!alone) return t.skip("what it takes is always a transaction");
+          try {
+            for (const hold of [false, true]) {
+              const error = await failure(term.verify(alone, { hold }));
+              assert.equal(error.code, "WHENLEADER_TRANSACTION", String(error));
+              assert.equal(error.reason, "no-transaction");
+            }
+          } finally {
+            alone.release();
+          }
+        },
+      );
+
+      run("a process that is alone runs an ordinary transaction", async ({ t, what }) => {
+        const program = onItsOwn(t, client, server.url, what, {});
+        await program.said("end");
+        assert.deepEqual(program.lines, [
+          "value 42",
+          "verified",
+          "of its own",
+          "lost stopped",
+          "end",
+        ]);
+        assert.equal(await count(what), 1);
+      });
 
       run("verify() takes no pool, and transaction() no connection", async ({ pool, term }) => {
         const verified = await failure(term.verify(pool));
@@ -449,6 +559,20 @@ for (const [name, database] of Object.entries(DATABASES)) {
       }
     });
 
+    test("a lease on a store without transactions is told, with what to do", async (t) => {
+      if (!server) return t.skip("no server");
+      for (const client of database.clients) {
+        const env = { WHENLEADER_CONFIG: JSON.stringify({ cluster: { type: "StoreCluster" } }) };
+        const program = onItsOwn(t, client, server.url, "nothing", env);
+        await program.said("end");
+        assert.match(
+          program.stdout,
+          /WHENLEADER_TRANSACTION no-transactions .* is on the embedded store in .*term\.token/,
+        );
+        assert.equal(await count("nothing"), 0);
+      }
+    });
+
     test("wrong arguments are TypeErrors that say what is right", async (t) => {
       if (!server) return t.skip("no server");
       const { term } = await newTerm(t);
@@ -490,6 +614,49 @@ function withResolvers() {
   const all = {};
   all.promise = new Promise((resolve, reject) => Object.assign(all, { resolve, reject }));
   return all;
+}
+
+/** A leader of its own, which tries what there is. */
+function onItsOwn(t, client, url, what, env) {
+  const code = `
+    import { DATABASES } from ${JSON.stringify(`${ROOT}/__test__/support/sql-clients.mjs`)};
+    import { stopCluster, useCluster } from "whenleader";
+    const client = Object.values(DATABASES).flatMap(({ clients }) => clients)
+      .find(({ name }) => name === ${JSON.stringify(client.name)});
+    const pool = client.pool(${JSON.stringify(url)}, 1);
+    const term = await useCluster().waitUntilLeader();
+    const insert = (tx) => client.rows(tx, "INSERT INTO done VALUES ('${what}')");
+    try {
+      const value = await term.transaction(pool, async (tx) => (await insert(tx), 42), { hold: true });
+      console.log("value", value);
+      await client.own(pool, (tx) => term.verify(tx, { hold: true }));
+      console.log("verified");
+      const own = term.transaction(pool, async (tx) => {
+        await insert(tx);
+        throw new Error("of its own");
+      });
+      await own.catch((error) => console.log(error.message));
+      let begun;
+      const hasBegun = new Promise((done) => (begun = done));
+      const stopped = term.transaction(pool, async (tx) => {
+        await insert(tx);
+        begun();
+        await new Promise(() => {});
+      });
+      const lost = stopped.catch((error) => console.log("lost", error.reason));
+      await hasBegun;
+      await stopCluster();
+      await lost;
+    } catch (error) {
+      console.log(error.code, error.reason, error.message);
+    }
+    await client.close(pool);
+    console.log("end");
+    process.exit();
+  `;
+  const program = new Program(code, { type: "module", env });
+  t.after(() => program.kill("SIGKILL"));
+  return program;
 }
 
 /** A leader that begins a transaction, and waits within it for a word. */

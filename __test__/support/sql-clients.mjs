@@ -10,6 +10,7 @@ const require = createRequire(import.meta.url);
  * @property {(url: string, max?: number) => any} pool
  * @property {(tx: any, sql: string) => Promise<any[]>} rows  of a pool, a connection or a transaction
  * @property {(pool: any, fn: (tx: any) => Promise<any>) => Promise<any>} own  a transaction without the library
+ * @property {(pool: any) => Promise<any>} [alone]  a connection without a transaction, where the client gives one
  * @property {(pool: any) => Promise<unknown>} close
  */
 
@@ -40,6 +41,7 @@ const pg = {
       client.release();
     }
   },
+  alone: (pool) => pool.connect(),
   close: (pool) => pool.end(),
 };
 
@@ -49,6 +51,7 @@ const postgres = {
   pool: (url, max = 4) => require("postgres")(url, { max, onnotice() {} }),
   rows: async (tx, sql) => [...(await tx.unsafe(sql))],
   own: (pool, fn) => pool.begin(fn),
+  alone: (pool) => pool.reserve(),
   close: (pool) => pool.end({ timeout: 5 }),
 };
 
@@ -90,6 +93,7 @@ const callbacks = {
       connection.release();
     }
   },
+  alone: (pool) => promised((done) => pool.getConnection(done)),
   close: (pool) => promised((done) => pool.end(done)),
 };
 
@@ -112,6 +116,7 @@ const promises = {
       connection.release();
     }
   },
+  alone: (pool) => pool.getConnection(),
   close: (pool) => pool.end(),
 };
 
@@ -124,6 +129,11 @@ const promises = {
  * @property {string} sleep  a statement that takes a minute
  * @property {string} settings  one row: what a connection that is clean says of itself
  * @property {string} open  a row for each transaction of others that is open
+ * @property {string} connectionId  one row
+ * @property {(id: number) => string} kill  a statement that ends a connection
+ * @property {string} serializable  a statement: all transactions of the session are
+ * @property {{ ask: string, of20s: unknown, set7s: string }} limits  how long the server waits for a client
+ * @property {(user: string) => string[]} stranger  statements that make a user without a right
  * @property {(election: string) => string} takeOver  a statement
  */
 
@@ -141,6 +151,18 @@ export const DATABASES = {
       "SELECT pid, state, query FROM pg_stat_activity " +
       "WHERE pid <> pg_backend_pid() AND xact_start IS NOT NULL AND backend_type = 'client backend' " +
       "AND application_name <> 'whenleader'",
+    connectionId: "SELECT pg_backend_pid() AS id",
+    kill: (id) => `SELECT pg_terminate_backend(${id})`,
+    serializable: "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL SERIALIZABLE",
+    limits: {
+      ask: "SELECT current_setting('idle_in_transaction_session_timeout') AS idle",
+      of20s: "20250ms",
+      set7s: "SET idle_in_transaction_session_timeout = '7s'",
+    },
+    stranger: (user) => [
+      `CREATE ROLE ${user} LOGIN PASSWORD 'tests'`,
+      `GRANT SELECT ON whenleader_leases TO ${user}`,
+    ],
     // It waits, which the library's own does not.
     takeOver: (election) =>
       `WITH free AS (SELECT election FROM whenleader_leases WHERE election = '${election}' FOR UPDATE) ` +
@@ -154,21 +176,30 @@ export const DATABASES = {
       "SELECT @@SESSION.wait_timeout AS idle, @@SESSION.innodb_lock_wait_timeout AS locks, " +
       "@@SESSION.max_statement_time AS statement, @@in_transaction AS inside",
     open: "SELECT trx_mysql_thread_id, trx_query FROM information_schema.INNODB_TRX WHERE trx_mysql_thread_id <> CONNECTION_ID()",
+    connectionId: "SELECT CONNECTION_ID() AS id",
+    kill: (id) => `KILL ${id}`,
+    serializable: "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE",
+    limits: {
+      ask: "SELECT @@SESSION.wait_timeout AS idle",
+      of20s: 21,
+      set7s: "SET SESSION wait_timeout = 7",
+    },
+    stranger: (user) => [
+      `CREATE USER ${user}@'127.0.0.1' IDENTIFIED BY 'tests'`,
+      `GRANT SELECT ON tests.done TO ${user}@'127.0.0.1'`,
+    ],
     takeOver: (election) =>
       `UPDATE whenleader_leases SET token = token + 1, nonce = 1 WHERE election = '${election}'`,
   },
 };
 
-/** Passes everything on, but for what comes after a client said that word: the connection breaks instead. */
+/** Passes everything on, but the answer to a COMMIT: the connection breaks instead. */
 export class Breaker {
   #server;
   #sockets = new Set();
 
-  /**
-   * @param {number} port
-   * @param {string} word
-   */
-  static async before(port, word) {
+  /** @param {number} port */
+  static async before(port) {
     const breaker = new Breaker();
     breaker.#server = createServer((client) => {
       const server = connect(port, "127.0.0.1");
@@ -182,7 +213,7 @@ export class Breaker {
         });
       }
       client.on("data", (bytes) => {
-        isOver ||= bytes.includes(word);
+        isOver ||= /\bcommit\b/i.test(bytes.toString("latin1"));
         server.write(bytes);
       });
       server.on("data", (bytes) => {

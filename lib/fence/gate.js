@@ -13,6 +13,12 @@ class Gate {
   /** @type {unknown} */
   #reason;
   #closed = false;
+  #lost;
+
+  /** @param {() => unknown} lost  why the term is over, if it is: asked before the news of it comes */
+  constructor(lost) {
+    this.#lost = lost;
+  }
 
   /** What asks from now on fails with this. @param {unknown} reason */
   close(reason) {
@@ -22,6 +28,10 @@ class Gate {
   }
 
   get closed() {
+    if (!this.#closed) {
+      const lost = this.#lost();
+      if (lost !== undefined) this.close(lost);
+    }
     return this.#closed;
   }
 
@@ -45,7 +55,7 @@ class Gate {
         if (refused.includes(String(name))) return refuses;
         const isAsking = asks.includes(String(name));
         return (/** @type {any[]} */ ...values) => {
-          if (isAsking && this.#closed) return this.#fail(values, refuse);
+          if (isAsking && this.closed) return this.#fail(values, refuse);
           const result = value.apply(target, values);
           return result === target ? guarded : result;
         };

@@ -51,7 +51,13 @@ const { ENDED_EARLY, databaseOf } = require("./sql.js");
  *   is not known whether there is one
  */
 
-/** @typedef {(onBroken: (error: unknown) => void) => Session} Open */
+/**
+ * @typedef {object} Watch
+ * @property {(error: unknown) => void} onBroken  the connection is lost while nothing is asked
+ * @property {() => unknown} lost  why the term is over, if it is
+ */
+
+/** @typedef {(watch: Watch) => Session} Open */
 
 /** A term that nobody else could have: there is nothing to ask. @type {Rules} */
 const ALONE = {
@@ -120,7 +126,10 @@ async function transaction(term, guardOf, pool, fn, options) {
   const rules = guard && terms ? guard.database.rules(terms) : ALONE;
   const limit = terms ? terms.limit : timeout;
   const stop = new Stop(term, limit);
-  const session = open((error) => stop.broke(error));
+  const session = open({
+    onBroken: (error) => stop.broke(error),
+    lost: () => (term.isCurrent() ? undefined : lost(term, "expired")),
+  });
   try {
     return await new Guarded(term, guard, rules, session, stop).run(fn);
   } finally {
@@ -259,12 +268,21 @@ class Guarded {
         session.destroy(toError(error.reason));
         throw error.reason;
       }
+      if (isConnectionLoss(error) && !this.#term.isCurrent()) {
+        // The server did not wait for a process that did not run.
+        const reason = lost(this.#term, "expired", error);
+        session.destroy(reason);
+        throw reason;
+      }
       await this.#rollback(hasBegun);
       throw error;
     }
   }
 
-  #ask = (/** @type {string} */ text) => this.#session.ask(text);
+  #ask = async (/** @type {string} */ text) => {
+    refuseLost(this.#term);
+    return this.#session.ask(text);
+  };
 
   async #acquire() {
     const acquired = this.#session.acquire();
@@ -313,7 +331,7 @@ class Guarded {
   /** Also after a rollback. A connection that cannot be made what it was is given to nobody. */
   async #giveBack() {
     try {
-      await this.#until(this.#rules.after(this.#ask));
+      await this.#until(this.#rules.after((text) => this.#session.ask(text)));
     } catch (error) {
       this.#session.destroy(toError(error instanceof Interruption ? error.reason : error));
       return;
@@ -387,6 +405,15 @@ class Interruption {
  */
 async function call(fn, tx) {
   return await fn(tx);
+}
+
+/** @param {unknown} error */
+function isConnectionLoss(error) {
+  const { code, message } = Object(error);
+  return (
+    /^(08|57P0|25P0[34]|CONNECTION_|ECONN|EPIPE|ETIMEDOUT|PROTOCOL_CONNECTION_LOST)/.test(code) ||
+    /Connection terminated|not queryable|in closed state/.test(message)
+  );
 }
 
 function over() {
@@ -564,16 +591,16 @@ function checkOptions(options = {}, method) {
  */
 function poolOf(pool) {
   if (isKnex(pool) && !isKnexTransaction(pool)) {
-    return { dialect: knexDialect(pool), open: (onBroken) => new KnexSession(pool, onBroken) };
+    return { dialect: knexDialect(pool), open: (watch) => new KnexSession(pool, watch) };
   }
   if (isPostgres(pool)) {
-    return { dialect: "postgres", open: (onBroken) => new PostgresSession(pool, onBroken) };
+    return { dialect: "postgres", open: (watch) => new PostgresSession(pool, watch) };
   }
   if (isPgPool(pool)) {
-    return { dialect: "postgres", open: (onBroken) => new PgSession(pool, onBroken) };
+    return { dialect: "postgres", open: (watch) => new PgSession(pool, watch) };
   }
   if (isMysqlPool(pool)) {
-    return { dialect: "mysql", open: (onBroken) => new MysqlSession(pool, onBroken) };
+    return { dialect: "mysql", open: (watch) => new MysqlSession(pool, watch) };
   }
   const isOne =
     isKnexTransaction(pool) ||

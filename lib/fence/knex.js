@@ -3,7 +3,7 @@
 
 const { askMysql, destroyMysql } = require("./mysql2.js");
 const { askPg, endPg } = require("./pg.js");
-const { refuses } = require("./gate.js");
+const { Gate, refuses } = require("./gate.js");
 
 /** @param {any} value */
 const isKnex = (value) =>
@@ -50,13 +50,14 @@ class KnexSession {
   #end = null;
   /** @type {Promise<void>} */
   #ended = Promise.resolve();
-  #closed = false;
+  #gate;
 
   /**
    * @param {any} knex
-   * @param {(error: unknown) => void} onBroken
+   * @param {import("./index.js").Watch} watch
    */
-  constructor(knex, onBroken) {
+  constructor(knex, { onBroken, lost }) {
+    this.#gate = new Gate(lost);
     this.#knex = knex;
     this.#onBroken = onBroken;
     this.dialect = knexDialect(knex);
@@ -95,16 +96,7 @@ class KnexSession {
 
   /** @param {unknown} reason */
   close(reason) {
-    if (this.#closed || this.#trx === null) return;
-    this.#closed = true;
-    const { client } = this.#trx;
-    const { query } = client;
-    // knex itself still ends it.
-    client.query = (/** @type {any} */ connection, /** @type {any} */ asked) =>
-      typeof asked === "string" && this.#end === null
-        ? query.call(client, connection, asked)
-        : Promise.reject(reason);
-    client.stream = () => Promise.reject(reason);
+    this.#gate.close(reason);
   }
 
   async commit() {
@@ -169,6 +161,17 @@ class KnexSession {
     const { commit, rollback } = trx;
     this.#ending = { commit, rollback };
     Object.assign(trx, { commit: refuses, rollback: refuses });
+    const { client } = trx;
+    const { query, stream } = client;
+    const gated =
+      (/** @type {(...values: any[]) => any} */ send) =>
+      (/** @type {any[]} */ ...values) =>
+        // knex itself still ends it.
+        this.#end !== null && this.#gate.closed
+          ? Promise.reject(this.#gate.reason)
+          : send.apply(client, values);
+    client.query = gated(query);
+    client.stream = gated(stream);
   }
 
   #giveBack() {

@@ -80,16 +80,17 @@ async function isInTransaction(core) {
 class MysqlSession {
   dialect = "mysql";
   #pool;
-  #gate = new Gate();
+  #gate;
   #onBroken;
   /** As the pool gives it. @type {any} */
   #connection = null;
 
   /**
    * @param {any} pool
-   * @param {(error: unknown) => void} onBroken
+   * @param {import("./index.js").Watch} watch
    */
-  constructor(pool, onBroken) {
+  constructor(pool, { onBroken, lost }) {
+    this.#gate = new Gate(lost);
     this.#pool = pool;
     this.#onBroken = onBroken;
   }

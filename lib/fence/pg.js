@@ -38,16 +38,17 @@ async function askPg(client, text) {
 class PgSession {
   dialect = "postgres";
   #pool;
-  #gate = new Gate();
+  #gate;
   #onBroken;
   /** @type {any} */
   #client = null;
 
   /**
    * @param {any} pool
-   * @param {(error: unknown) => void} onBroken
+   * @param {import("./index.js").Watch} watch
    */
-  constructor(pool, onBroken) {
+  constructor(pool, { onBroken, lost }) {
+    this.#gate = new Gate(lost);
     this.#pool = pool;
     this.#onBroken = onBroken;
   }

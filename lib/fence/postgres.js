@@ -5,6 +5,7 @@ const { Gate, Uncommitted, pause, refuses } = require("./gate.js");
 /** How often a statement is cancelled, and the milliseconds between. */
 const CANCELLATIONS = 20;
 const CANCEL_PAUSE = 100;
+const NEWS_PAUSE = 5;
 
 /** @param {any} value */
 const isPostgres = (value) =>
@@ -37,7 +38,7 @@ class PostgresSession {
   dialect = "postgres";
   #sql;
   #onBroken;
-  #gate = new Gate();
+  #gate;
   /** Statements of the application that may run. @type {Set<any>} */
   #running = new Set();
   /** @type {any} */
@@ -47,14 +48,17 @@ class PostgresSession {
   /** @type {Promise<void>} */
   #ended = Promise.resolve();
   #isEnding = false;
+  /** The client has no connection for it any more. */
+  #isOver = false;
   /** The first statement that failed, whether the function minds or not. @type {{ error: unknown } | null} */
   #failed = null;
 
   /**
    * @param {any} sql
-   * @param {(error: unknown) => void} onBroken
+   * @param {import("./index.js").Watch} watch
    */
-  constructor(sql, onBroken) {
+  constructor(sql, { onBroken, lost }) {
+    this.#gate = new Gate(lost);
     this.#sql = sql;
     this.#onBroken = onBroken;
   }
@@ -72,6 +76,7 @@ class PostgresSession {
       });
       this.#ended.catch((error) => {
         reject(error);
+        this.#isOver = true;
         if (!this.#isEnding) this.#onBroken(error);
       });
     });
@@ -109,8 +114,9 @@ class PostgresSession {
 
   async rollback() {
     this.#isEnding = true;
+    await pause(0);
     const rolledBack = new Error("the transaction is rolled back");
-    this.#end?.reject(rolledBack);
+    if (!this.#isOver) this.#end?.reject(rolledBack);
     await this.#ended.catch((error) => {
       if (error !== rolledBack) throw error;
     });
@@ -127,11 +133,16 @@ class PostgresSession {
   destroy(reason) {
     this.#isEnding = true;
     this.#ended.catch(() => {});
-    this.#cancelAll().finally(() => this.#end?.reject(reason));
+    this.#cancelAll().finally(() => {
+      // On a connection that is closed the client's rollback would end the process, by an error that nobody can catch.
+      if (!this.#isOver) this.#end?.reject(reason);
+    });
   }
 
   /** Again and again: a statement may have been on its way when it was cancelled. */
   async #cancelAll() {
+    // After a sleep of the process the news that the server closed the connection may be still unread.
+    await pause(NEWS_PAUSE);
     for (let tries = 0; tries < CANCELLATIONS && this.#running.size > 0; tries += 1) {
       const running = [...this.#running].filter((query) => query.active);
       const sent = running.map((query) => query.canceller?.(query));

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tokio_postgres::error::SqlState;
 use whenleader::backend::{Dialect, Guard};
 use whenleader::lease::{ElectionName, Token};
 
@@ -145,7 +146,7 @@ async fn a_term_that_was_taken_over_cannot_be_held_in_any_isolation() {
         match (code, answer) {
             (None, Ok(rows)) => assert!(rows.is_empty(), "{rows:?}"),
             (Some(code), Err(error)) => {
-                assert_eq!(error.code().map(|said| said.code()), Some(code))
+                assert_eq!(error.code().map(SqlState::code), Some(code));
             }
             (_, other) => panic!("{level}: {other:?}"),
         }

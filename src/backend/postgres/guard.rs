@@ -31,8 +31,10 @@ pub(super) fn of(table: &TableName, election: &ElectionName, token: Token) -> Gu
          WHEN l.token OPERATOR(pg_catalog.>) '{token}'::pg_catalog.int8 THEN 'taken' {EXPIRY}, {TRANSACTION}) AS answer \
          FROM (SELECT) AS always LEFT JOIN {named} AS l ON {is_it}"
     );
+    // A snapshot knows no renewal that came after it, while the lock itself goes by what is there now.
     let hold = format!(
-        "SELECT pg_catalog.concat(CASE {EXPIRY}, {TRANSACTION}) AS answer FROM {named} AS l \
+        "SELECT pg_catalog.concat(CASE WHEN pg_catalog.current_setting('transaction_isolation') \
+         OPERATOR(pg_catalog.<>) 'read committed' THEN 'current' {EXPIRY}, {TRANSACTION}) AS answer FROM {named} AS l \
          WHERE {is_it} AND l.token OPERATOR(pg_catalog.=) '{token}'::pg_catalog.int8 FOR KEY SHARE OF l SKIP LOCKED"
     );
     Guard {
