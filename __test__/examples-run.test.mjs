@@ -517,7 +517,7 @@ class Receiver {
       } catch {
         return; // Its sender died in the middle.
       }
-      const token = Number(request.headers["fencing-token"]);
+      const token = Number(request.headers["x-fencing-token"]);
       if (token < receiver.#lastToken) {
         receiver.refused += 1;
         response.writeHead(409).end();
@@ -646,7 +646,7 @@ class Workplace {
   }
 
   #order(request, response) {
-    const token = Number(request.headers["fencing-token"]);
+    const token = Number(request.headers["x-fencing-token"]);
     const old = this.running;
     if (token < this.largest) {
       if (!this.replaces) this.problems.push(`${token} comes after ${this.largest}`);

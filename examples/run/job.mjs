@@ -31,7 +31,7 @@ async function schedule(term) {
 async function run({ token, signal }) {
   const answer = await fetch(JOB_URL, {
     method: "POST",
-    headers: { "fencing-token": String(token) },
+    headers: { "x-fencing-token": String(token) },
     signal,
   });
   if (!answer.ok) throw new Error(`status ${answer.status}`);

@@ -57,7 +57,7 @@ async function relay(term) {
 async function send({ id, message }, { token, signal }) {
   const answer = await fetch(RECEIVER_URL, {
     method: "POST",
-    headers: { "idempotency-key": id, "fencing-token": String(token) },
+    headers: { "idempotency-key": id, "x-fencing-token": String(token) },
     body: message,
     signal: AbortSignal.any([signal, AbortSignal.timeout(leaseDuration)]),
   });
