@@ -4,6 +4,7 @@ import { onPath } from "../programs.mjs";
 import { consul } from "./consul.mjs";
 import { dynamodb } from "./dynamodb.mjs";
 import { etcd } from "./etcd.mjs";
+import { kafka } from "./kafka.mjs";
 import { mariadb } from "./mariadb.mjs";
 import { mysql } from "./mysql.mjs";
 import { nats, natsOld } from "./nats.mjs";
@@ -19,6 +20,7 @@ import { valkey } from "./valkey.mjs";
  * @property {string} program what its program is called
  * @property {string} cure what brings it where we may not
  * @property {boolean} [named] it is used only where its variable names it, and missed by nobody elsewhere
+ * @property {false} [store] nobody can elect on it: it is for an example
  * @property {boolean} [needsOpenssl]
  * @property {number} [ports] how many it listens on; the first is where clients come
  * @property {string[]} [options] what its launcher can be told beside flags of the server, as --option
@@ -42,6 +44,7 @@ export const KINDS = {
   consul,
   s3,
   dynamodb,
+  kafka,
 };
 
 /** The variable that names a program, and goes before everything else. */
