@@ -2,12 +2,13 @@
 
 const assert = require("node:assert/strict");
 const { once } = require("node:events");
+const path = require("node:path");
 const { test } = require("node:test");
 const { setTimeout: sleep } = require("node:timers/promises");
 const { inspect } = require("node:util");
 const { ConfigError, LeaderElection } = require("..");
 const { ApiServer } = require("./support/api-server.js");
-const { Program } = require("./support/child.js");
+const { Program, ROOT } = require("./support/child.js");
 const { StubApi, granted, send } = require("./support/stub-api.js");
 
 const RESOURCE = "krn:app:orders";
@@ -644,4 +645,24 @@ test("several elections in one process, with one server and with two, do not tou
     all.map(({ isLeader }) => isLeader),
     [false, true, true, true],
   );
+});
+
+test("a stop waits for every session that has not ended, also for one before the last", async (t) => {
+  const { url } = await ApiServer.start(t, { args: ["--lease", "1s"] });
+  const one = election(t, { url });
+  const heard = [];
+  one.onDemoted = async () => {
+    if (heard.length > 0) return;
+    await one.start();
+    heard.push("started again");
+    await sleep(1_000);
+    heard.push("ended");
+  };
+  await one.start();
+  await one.waitUntilLeader(PATIENCE);
+  const first = one.stop();
+  await until("it was started again", () => heard.length === 1);
+  await one.stop();
+  assert.deepEqual(heard, ["started again", "ended"]);
+  await first;
 });

@@ -35,7 +35,7 @@ class LeaderElection extends EventEmitter {
   #info;
   /** @type {Running | null} */
   #running = null;
-  /** The end of the one before. @type {Promise<void>} */
+  /** The end of all before. @type {Promise<void>} */
   #ending = Promise.resolve();
   /** @type {Promise<void> | null} */
   #starting = null;
@@ -135,7 +135,7 @@ class LeaderElection extends EventEmitter {
     if (running !== null) {
       this.#lastLeader = this.currentLeader;
       this.#running = null;
-      this.#ending = running.stop();
+      this.#ending = Promise.all([this.#ending, running.stop()]).then(() => {});
     }
     if (!this.#parts.insideCallback()) await this.#ending;
   }
