@@ -647,6 +647,43 @@ test("several elections in one process, with one server and with two, do not tou
   );
 });
 
+test("a session that was stopped leaves nothing behind, however often it is started again", async (t) => {
+  const { url } = await ApiServer.start(t);
+  const lib = (file) => JSON.stringify(path.join(ROOT, "lib", file));
+  const program = new Program(
+    `const { LeaderElection } = require("whenleader");
+     const refs = [];
+     for (const type of [require(${lib("election.js")}).Election, require(${lib("registration.js")}).Registration]) {
+       const { promoted } = type.prototype;
+       type.prototype.promoted = function (...values) {
+         refs.push(new WeakRef(this));
+         return promoted.apply(this, values);
+       };
+     }
+     const one = new LeaderElection({ url: ${JSON.stringify(url)}, resource: "krn:app:x", identity: "krn:wl:e/w" });
+     one.onPromoted = () => {};
+     (async () => {
+       for (let n = 0; n < 20; n += 1) {
+         await one.start();
+         await one.waitUntilLeader();
+         await one.stop();
+       }
+       // Events that are under way hold some for a moment.
+       for (let n = 0; n < 20; n += 1) {
+         await new Promise((resolve) => setTimeout(resolve, 20));
+         gc();
+       }
+       say("there were", refs.length, "and are", refs.filter((ref) => ref.deref() !== undefined).length);
+     })();`,
+    { flags: ["--expose-gc"] },
+  );
+  t.after(() => program.kill("SIGKILL"));
+  await program.said("there were");
+  const [there, are] = program.stdout.match(/\d+/g).map(Number);
+  assert.equal(there, 40, program.stdout);
+  assert.ok(are <= 2, program.stdout);
+});
+
 test("a stop waits for every session that has not ended, also for one before the last", async (t) => {
   const { url } = await ApiServer.start(t, { args: ["--lease", "1s"] });
   const one = election(t, { url });
@@ -665,4 +702,55 @@ test("a stop waits for every session that has not ended, also for one before the
   await one.stop();
   assert.deepEqual(heard, ["started again", "ended"]);
   await first;
+});
+
+test("hooks do not overlap with those of any session before", async (t) => {
+  const stub = await StubApi.start(t, (body, response) => send(response, granted(body)));
+  const one = election(t, { url: stub.url, stopTimeout: 100 });
+  const heard = [];
+  one.onPromoted = () => heard.push("promoted");
+  one.onDemoted = async () => {
+    heard.push("demoting");
+    await sleep(1_500);
+    heard.push("demoted");
+  };
+  await one.start();
+  await one.waitUntilLeader(PATIENCE);
+  await one.stop();
+  // This one ends before it has led, and so without a hook.
+  await one.start();
+  await one.stop();
+  await one.start();
+  assert.equal(await one.waitUntilLeader(PATIENCE), true);
+  assert.deepEqual(heard, ["promoted", "demoting"]);
+  await until("the next hook", () => heard.length > 3);
+  assert.deepEqual(heard, ["promoted", "demoting", "demoted", "promoted"]);
+});
+
+test("onDemoted runs for terms whose onPromoted ran, and for no other", async (t) => {
+  const stub = await StubApi.start(t, (body, response) => send(response, granted(body)));
+  const one = election(t, { url: stub.url, stopTimeout: 100 });
+  const heard = [];
+  one.onPromoted = () => heard.push("promoted");
+  one.onDemoted = async () => {
+    heard.push("demoted");
+    await sleep(1_000);
+    heard.push("ended");
+  };
+  await one.start();
+  await one.waitUntilLeader(PATIENCE);
+  await one.stop();
+  // A term that is over before the hook of the one before has ended.
+  await one.start();
+  assert.equal(await one.waitUntilLeader(PATIENCE), true);
+  await sleep(50);
+  await one.stop();
+  await until("the first hook has ended", () => heard.includes("ended"));
+  await sleep(200);
+  assert.deepEqual(heard, ["promoted", "demoted", "ended"]);
+  one.onDemoted = () => heard.push("demoted");
+  await one.start();
+  await one.waitUntilLeader(PATIENCE);
+  await one.stop();
+  assert.deepEqual(heard.slice(3), ["promoted", "demoted"]);
 });

@@ -43,8 +43,8 @@ class LeaderElection extends EventEmitter {
   #lastLeader = null;
   /** @type {Set<(leads: boolean) => void>} */
   #waiters = new Set();
-  /** Of the election before: hooks never overlap, whenever it is started again. @type {Registration | null} */
-  #registration = null;
+  /** Those whose hooks have not ended: they may outlive a stop, and hooks never overlap. @type {Set<Registration>} */
+  #registrations = new Set();
   #promoted = slot("onPromoted");
   #demoted = slot("onDemoted");
 
@@ -187,23 +187,27 @@ class LeaderElection extends EventEmitter {
     const running = environment.startApart(this.#json, SOURCE, info, this.#log, tell);
     this.#running = running;
     const { election } = running;
-    const before = this.#registration;
+    let wasPromoted = false;
+    const promote = (/** @type {import("../index.js").Term} */ term) => {
+      wasPromoted = term.isCurrent();
+      return wasPromoted ? this.#promoted.hook?.() : undefined;
+    };
     const registration = new Registration({
       fn: (term) => {
-        const run = () => (term.isCurrent() ? this.#promoted.hook?.() : undefined);
-        return before === null || before.ended
-          ? this.#promoted.hook?.()
-          : before.whenEnded().then(run);
+        wasPromoted = false;
+        const others = [...this.#registrations].filter((other) => other !== registration);
+        if (others.length === 0) return promote(term);
+        return Promise.all(others.map((other) => other.whenEnded())).then(() => promote(term));
       },
-      deregisteredFn: () => this.#demoted.hook?.(),
+      deregisteredFn: () => (wasPromoted ? this.#demoted.hook?.() : undefined),
       onError: (err, which, term) =>
         this.#log.error(
           `${which === "fn" ? "onPromoted" : "onDemoted"} failed; the election goes on`,
           { election: resource, token: term.token, err },
         ),
-      onEnd: () => {},
+      onEnd: () => this.#registrations.delete(registration),
     });
-    this.#registration = registration;
+    this.#registrations.add(registration);
     election.add(registration);
   }
 
