@@ -7,8 +7,10 @@ const { test } = require("node:test");
 const { setTimeout: sleep } = require("node:timers/promises");
 const { inspect } = require("node:util");
 const { ConfigError, LeaderElection } = require("..");
+const { ElectionError } = require("../lib/errors.js");
 const { ApiServer } = require("./support/api-server.js");
 const { Program, ROOT } = require("./support/child.js");
+const { fakeWorld } = require("./fake-native.js");
 const { StubApi, granted, send } = require("./support/stub-api.js");
 
 const RESOURCE = "krn:app:orders";
@@ -682,6 +684,59 @@ test("a session that was stopped leaves nothing behind, however often it is star
   const [there, are] = program.stdout.match(/\d+/g).map(Number);
   assert.equal(there, 40, program.stdout);
   assert.ok(are <= 2, program.stdout);
+});
+
+test("whatever of a stopped session JavaScript still holds, no thread works for it", async (t) => {
+  if (process.platform !== "linux") return t.skip("elsewhere nobody says how often a thread woke");
+  const { url } = await ApiServer.start(t);
+  const prelude = `
+    const fs = require("node:fs");
+    const { LeaderElection } = require("whenleader");
+    const { Election } = require(${JSON.stringify(path.join(ROOT, "lib", "election.js"))});
+    const kept = [];
+    const { attach } = Election.prototype;
+    Election.prototype.attach = function (source) {
+      kept.push(source);
+      return attach.call(this, source);
+    };
+    const wakes = () => {
+      const statuses = fs.readdirSync("/proc/self/task").map((id) =>
+        fs.readFileSync("/proc/self/task/" + id + "/status", "utf8"),
+      );
+      const own = statuses.find((text) => /^Name:\\s*whenleader$/m.test(text));
+      return Number(/^voluntary_ctxt_switches:\\s*(\\d+)/m.exec(own)[1]);
+    };
+    const tell = async () => {
+      await new Promise((resolve) => setTimeout(resolve, 500));
+      const before = wakes();
+      await new Promise((resolve) => setTimeout(resolve, 2_000));
+      say("held", kept.length, "woken", wakes() - before);
+    };`;
+  for (const [what, cycle] of [
+    [
+      "LeaderElection",
+      `const one = new LeaderElection({ url: ${JSON.stringify(url)}, resource: "krn:app:x", identity: "krn:wl:e/w" });
+       const cycle = async () => { await one.start(); await one.waitUntilLeader(); await one.stop(); };`,
+    ],
+    [
+      "startCluster",
+      `const cycle = async () => {
+         const cluster = await startCluster({ cluster: { type: "StoreCluster", store: "file:here" } });
+         await cluster.waitUntilLeader();
+         await stopCluster();
+       };`,
+    ],
+  ]) {
+    const program = new Program(
+      `${prelude} ${cycle}
+       (async () => { for (let n = 0; n < 40; n += 1) await cycle(); await tell(); })();`,
+    );
+    t.after(() => program.kill("SIGKILL"));
+    await program.said("woken");
+    const [held, woken] = program.stdout.match(/\d+/g).map(Number);
+    assert.equal(held, 40, what);
+    assert.ok(woken < 40, `${what}: ${program.stdout}`);
+  }
 });
 
 test("a stop waits for every session that has not ended, also for one before the last", async (t) => {

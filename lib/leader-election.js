@@ -192,6 +192,7 @@ class LeaderElection extends EventEmitter {
       wasPromoted = term.isCurrent();
       return wasPromoted ? this.#promoted.hook?.() : undefined;
     };
+    /** @type {Registration} */
     const registration = new Registration({
       fn: (term) => {
         wasPromoted = false;

@@ -206,7 +206,7 @@ pub fn stop_election(env: Env, name: String, operation: u32) -> Result<()> {
         return Ok(());
     };
     let (seat_name, listener) = (seat.name().clone(), seat.listener());
-    let (election, apart) = (seat.election().clone(), seat.apart().cloned());
+    let (election, apart) = (seat.election().clone(), seat.apart());
     let last = election.stop(seat.listener());
     reply.clone().when_done(operation, async move {
         if last {
