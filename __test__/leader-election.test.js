@@ -809,3 +809,53 @@ test("onDemoted runs for terms whose onPromoted ran, and for no other", async (t
   await one.stop();
   assert.deepEqual(heard.slice(3), ["promoted", "demoted"]);
 });
+
+test("what was checked is what is started, whatever the environment says meanwhile", async (t) => {
+  const { port } = await ApiServer.start(t);
+  const variables = {
+    KELVIN_CLUSTER_NAME: "edge",
+    KELVIN_WORKLOAD_NAME: "pump",
+    KELVIN_APP_NAME: "flow",
+    KELVIN_LEADER_API_ADDRESS: "127.0.0.1",
+    KELVIN_LEADER_API_PORT: String(port),
+  };
+  environment(t, variables);
+  const one = new LeaderElection({ logger: silent });
+  t.after(() => one.stop());
+  for (const later of [{ ...variables, KELVIN_APP_NAME: "other" }, {}]) {
+    environment(t, later);
+    const promoted = once(one, "promoted");
+    await one.start();
+    const [term] = await promoted;
+    assert.deepEqual([term.election, term.instanceId], ["krn:app:flow", "krn:wl:edge/pump"]);
+    assert.equal(await one.waitUntilLeader(PATIENCE), true);
+    await one.stop();
+  }
+});
+
+test("what the native side refuses at the start is told as of every cluster", () => {
+  const { environment, native } = fakeWorld();
+  const checked = { info: { ...native.info, leaseName: RESOURCE }, config: {} };
+  for (const [code, type] of [
+    ["WHENLEADER_CONFIG", ConfigError],
+    ["WHENLEADER_STORE", ElectionError],
+  ]) {
+    native.startElection = () => {
+      throw Object.assign(new Error("as it should"), { code });
+    };
+    assert.throws(
+      () => environment.startApart(checked, { log: environment.log, tell() {}, onLeft() {} }),
+      (error) => error instanceof type && error.code === code && /as it should/.test(error.message),
+    );
+  }
+});
+
+test("a function with a property of its own called hook is a hook", async (t) => {
+  const { url } = await ApiServer.start(t);
+  const one = election(t, { url });
+  const heard = [];
+  one.onPromoted = Object.assign(() => heard.push("promoted"), { hook: null });
+  await one.start();
+  assert.equal(await one.waitUntilLeader(PATIENCE), true);
+  assert.deepEqual(heard, ["promoted"]);
+});

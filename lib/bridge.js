@@ -87,6 +87,15 @@ class Bridge {
   }
 
   /**
+   * @param {string} json
+   * @param {string} source
+   * @param {string} baseDir
+   */
+  checkElection(json, source, baseDir) {
+    return this.#raw.checkElection(json, source, baseDir);
+  }
+
+  /**
    * @param {import("../index.js").LeaseStore} store
    * @param {string} name  for people
    */
@@ -133,14 +142,10 @@ class Bridge {
     return this.#take(name);
   }
 
-  /**
-   * @param {string} json
-   * @param {string} source
-   * @param {string} baseDir
-   */
-  startElection(json, source, baseDir) {
+  /** @param {import("./native-types").CheckedElection} checked */
+  startElection({ config }) {
     this.#refuseIfReplaced();
-    const name = this.#raw.startElection(json, source, baseDir);
+    const name = this.#raw.startElection(config);
     return { name, source: this.#take(name) };
   }
 

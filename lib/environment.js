@@ -94,7 +94,8 @@ const { after } = require("./timer.js");
  * @property {ClusterInfo} info
  * @property {Log} log
  * @property {() => Promise<void>} stop
- * @property {import("./election.js").Emit} tell
+ * @property {import("./election.js").Emit} tell  the application; must not throw
+ * @property {() => void} onLeft  it is over, although nobody here stopped it
  */
 
 /** What an implicit local cluster led for, if it only answered. */
@@ -362,23 +363,25 @@ class Environment {
    * @param {string} source
    */
   checkApart(json, source) {
-    return this.#native.checkConfig(json, source, this.#world.cwd());
+    try {
+      return this.#native.checkElection(json, source, this.#world.cwd());
+    } catch (error) {
+      throw fromNative(error);
+    }
   }
 
   /**
    * An election beside the cluster, on a backend of its own.
    *
-   * @param {string} json
-   * @param {string} source
-   * @param {ClusterInfo} info
-   * @param {Log} log
-   * @param {import("./election.js").Emit} tell  must not throw
+   * @param {import("./native-types").CheckedElection} checked
+   * @param {Pick<Apart, "log" | "tell" | "onLeft">} how
    * @returns {Apart}
    */
-  startApart(json, source, info, log, tell) {
+  startApart(checked, { log, tell, onLeft }) {
     this.#attach();
-    const { isMainThread, watchExit, cwd } = this.#world;
-    const started = this.#native.startElection(json, source, cwd());
+    const { info } = checked;
+    const { isMainThread, watchExit } = this.#world;
+    const started = this.#startElection(checked);
     const election = new Election(
       info.leaseName,
       () => info.instanceId,
@@ -400,10 +403,19 @@ class Environment {
       });
     const ways = { ...this.#waysOut(info), stop, log };
     const unwatch = isMainThread ? watchExit(ways) : () => {};
-    const apart = { election, info, log, stop, tell };
+    const apart = { election, info, log, stop, tell, onLeft };
     this.#apart.set(started.name, apart);
     this.#setNativeLevel();
     return apart;
+  }
+
+  /** @param {import("./native-types").CheckedElection} checked */
+  #startElection(checked) {
+    try {
+      return this.#native.startElection(checked);
+    } catch (error) {
+      throw fromNative(error, checked.info.leaseName);
+    }
   }
 
   /** @param {import("./native-types").ServeOptions} options */
@@ -1061,7 +1073,7 @@ class Environment {
         break;
       case "left":
         if (apart === undefined) this.#stoppedElsewhere(election);
-        else tell("left");
+        else apart.onLeft();
         break;
       case "leaderChanged":
         // The id of a local leader may have to be made first: only for those who listen.

@@ -96,6 +96,13 @@ export interface ClusterInfo {
   warnings: string[];
 }
 
+/** An election beside the cluster, as it would be started. */
+export interface CheckedElection {
+  info: ClusterInfo;
+  /** Opaque here: the configuration with all that it took from the environment. */
+  config: object;
+}
+
 /** Of a server of the Leader Election API. */
 export interface ServeOptions {
   /** A URL. */
@@ -118,7 +125,8 @@ export interface RawNative {
   startCluster(json: string, source: string, baseDir: string, operation: number): void;
   runningCluster(): ClusterInfo | null;
   joinElection(name: string): void;
-  startElection(json: string, source: string, baseDir: string): string;
+  checkElection(json: string, source: string, baseDir: string): CheckedElection;
+  startElection(config: CheckedElection["config"]): string;
   isLeaderFunction(name: string): () => boolean;
   remaining(name: string, token: number): number;
   leader(name: string): { instanceId: string; token: number } | null;
@@ -160,6 +168,7 @@ export interface Native {
   attach(dispatch: Dispatch, logLevel: string): void;
   setLogLevel(level: string): void;
   checkConfig(json: string, source: string, baseDir: string): ClusterInfo;
+  checkElection(json: string, source: string, baseDir: string): CheckedElection;
   /** `store`: the application's own, which the JSON names by its number. */
   startCluster(
     json: string,
@@ -172,11 +181,7 @@ export interface Native {
   runningCluster(): ClusterInfo | null;
   joinElection(name: string): ElectionSource;
   /** One beside the cluster. The name is what its events call it. */
-  startElection(
-    json: string,
-    source: string,
-    baseDir: string,
-  ): { name: string; source: ElectionSource };
+  startElection(checked: CheckedElection): { name: string; source: ElectionSource };
   /** Where it listens. */
   serve(options: ServeOptions): Promise<string | undefined>;
   stopServing(): Promise<void>;

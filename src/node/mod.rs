@@ -20,7 +20,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use napi::bindgen_prelude::{Function, Unknown};
+use napi::bindgen_prelude::{External, Function, Unknown};
 use napi::{Env, Error};
 use napi_derive::napi;
 
@@ -64,6 +64,14 @@ pub struct LeaderInfo {
     pub token: f64,
 }
 
+/// A configuration that was read and checked, with all that it took from the environment.
+#[napi(object, object_from_js = false)]
+pub struct CheckedElection {
+    pub info: ClusterInfo,
+    /// For `startElection`.
+    pub config: External<Config>,
+}
+
 /// Once per JavaScript environment. Keeps no process alive.
 #[napi(catch_unwind)]
 pub fn attach(
@@ -83,9 +91,7 @@ pub fn set_log_level(env: Env, level: String) {
 /// Reads a configuration without starting anything.
 #[napi(catch_unwind)]
 pub fn check_config(json: String, source: String, base_dir: String) -> Result<ClusterInfo> {
-    let config = parse(&json, &source, &base_dir)?;
-    cluster::check(&config).map_err(|error| Error::new(CONFIG.to_string(), error.to_string()))?;
-    Ok(info(&config, None))
+    Ok(info(&check(&json, &source, &base_dir)?, None))
 }
 
 /// Starts this process's cluster, or joins it. `done` carries the `ClusterInfo` or the error.
@@ -136,11 +142,21 @@ pub fn join_election(env: Env, name: String) -> Result<()> {
         .map_err(|error| Error::new(CONFIG.to_string(), error.to_string()))
 }
 
+/// Reads the configuration of an election beside the cluster, without starting anything.
+#[napi(catch_unwind)]
+pub fn check_election(json: String, source: String, base_dir: String) -> Result<CheckedElection> {
+    let config = check(&json, &source, &base_dir)?;
+    Ok(CheckedElection {
+        info: info(&config, None),
+        config: External::new(config),
+    })
+}
+
 /// An election beside the cluster of this process, on a backend of its own: of a `LeaderElection`. Nothing is
 /// waited for; events follow, under the name that is returned, by which it is spoken of from now on.
 #[napi(catch_unwind)]
-pub fn start_election(env: Env, json: String, source: String, base_dir: String) -> Result<String> {
-    let config = parse(&json, &source, &base_dir)?;
+pub fn start_election(env: Env, config: &External<Config>) -> Result<String> {
+    let config = Config::clone(config);
     let refused = |error: StartError| Error::new(CONFIG.to_string(), error.to_string());
     cluster::start_runtime().map_err(|error| Error::new(STORE.to_string(), no_thread(&error)))?;
     let cluster = cluster::open_apart(config).map_err(refused)?;
@@ -244,6 +260,12 @@ pub fn release_all_now(timeout_ms: f64) -> bool {
 #[napi(catch_unwind)]
 pub fn default_instance_id() -> String {
     identity::default_instance_id().as_str().to_string()
+}
+
+fn check(json: &str, source: &str, base_dir: &str) -> Result<Config> {
+    let config = parse(json, source, base_dir)?;
+    cluster::check(&config).map_err(|error| Error::new(CONFIG.to_string(), error.to_string()))?;
+    Ok(config)
 }
 
 fn parse(json: &str, source: &str, base_dir: &str) -> Result<Config> {
