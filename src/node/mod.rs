@@ -238,7 +238,8 @@ pub fn stop_election(env: Env, name: String, operation: u32) -> Result<()> {
     Ok(())
 }
 
-/// Stops every election of this process and closes the store. `done` follows.
+/// Stops every election of this process's cluster and closes its store; elections beside it go on. `done`
+/// follows.
 #[napi(catch_unwind)]
 pub fn stop_cluster(env: Env, operation: u32) {
     let Some(reply) = Environment::of(env, |here| here.reply()) else {
