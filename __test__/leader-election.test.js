@@ -810,6 +810,34 @@ test("onDemoted runs for terms whose onPromoted ran, and for no other", async (t
   assert.deepEqual(heard.slice(3), ["promoted", "demoted"]);
 });
 
+test("a bad variable of the platform disables election, with one warning that names it", async (t) => {
+  const good = {
+    KELVIN_CLUSTER_NAME: "edge",
+    KELVIN_WORKLOAD_NAME: "pump",
+    KELVIN_APP_NAME: "flow",
+    KELVIN_LEADER_API_ADDRESS: "127.0.0.1",
+    KELVIN_LEADER_API_PORT: "8080",
+  };
+  for (const [name, value] of [
+    ["KELVIN_APP_NAME", "my app"],
+    ["KELVIN_LEADER_API_ADDRESS", "a,b"],
+    ["KELVIN_LEADER_API_ADDRESS", "h:x"],
+    ["KELVIN_LEADER_API_ADDRESS", "[::1"],
+    ["KELVIN_WORKLOAD_NAME", "a\tb"],
+  ]) {
+    environment(t, { ...good, [name]: value });
+    const lines = [];
+    const one = new LeaderElection({
+      logger: { ...silent, warn: (line) => lines.push(line) },
+    });
+    await one.start();
+    assert.equal(one.isLeader, false);
+    assert.equal(one.resource, null);
+    assert.equal(lines.length, 1, `${name}=${value}`);
+    assert.match(lines[0], new RegExp(`disabled.*${name}`));
+  }
+});
+
 test("what was checked is what is started, whatever the environment says meanwhile", async (t) => {
   const { port } = await ApiServer.start(t);
   const variables = {
