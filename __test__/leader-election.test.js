@@ -838,6 +838,42 @@ test("a bad variable of the platform disables election, with one warning that na
   }
 });
 
+test("a session of this very object that has not ended is no other process", async (t) => {
+  const { url } = await ApiServer.start(t, { args: ["--lease", "600ms"] });
+  const one = election(t, { url, identity: "me", stopTimeout: 10_000 });
+  const errors = [];
+  one.on("error", (error) => errors.push(error.message));
+  let ended = false;
+  one.onDemoted = async () => {
+    if (ended) return;
+    await one.start();
+    await sleep(3_000); // The lease is kept meanwhile.
+    ended = true;
+  };
+  await one.start();
+  await one.waitUntilLeader(PATIENCE);
+  await one.stop();
+  assert.equal(ended, true);
+  assert.equal(await one.waitUntilLeader(PATIENCE), true);
+  assert.deepEqual(errors, []);
+});
+
+test("another process under the same identity is told of", async (t) => {
+  const server = await ApiServer.start(t, { args: ["--lease", "600ms"] });
+  const { token } = await server.checkIn("me", RESOURCE, { session: "other" });
+  const keep = setInterval(
+    () => server.checkIn("me", RESOURCE, { session: "other", token }).catch(() => {}),
+    150,
+  );
+  t.after(() => clearInterval(keep));
+  const one = election(t, { url: server.url, identity: "me" });
+  const failed = once(one, "error");
+  await one.start();
+  const [error] = await failed;
+  assert.equal(error.reason, "id-shared");
+  assert.equal(one.isLeader, false);
+});
+
 test("what was checked is what is started, whatever the environment says meanwhile", async (t) => {
   const { port } = await ApiServer.start(t);
   const variables = {

@@ -17,6 +17,7 @@
 
 mod answer;
 mod krn;
+mod own;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -261,7 +262,7 @@ impl Backend for LeaderApi {
         };
         if found.leads {
             return Ok(Outcome::Held {
-                token: self.token_of_ours(attempt, &found),
+                token: self.token_of_ours(attempt, &found, answer.lease),
                 valid_for: answer.lease,
             });
         }
@@ -413,7 +414,7 @@ impl LeaderApi {
     }
 
     /// The token of the term that a check-in was granted for.
-    fn token_of_ours(&self, attempt: &Attempt<'_>, found: &Found) -> Token {
+    fn token_of_ours(&self, attempt: &Attempt<'_>, found: &Found, lease: Duration) -> Token {
         let mut terms = locked(&self.terms);
         let seen = terms.get(attempt.election);
         let token = match (found.token, attempt.term) {
@@ -424,6 +425,7 @@ impl LeaderApi {
         };
         let whose = Whose::Ours;
         terms.insert(attempt.election.clone(), Seen { whose, token });
+        own::granted(&self.shown, attempt.election, attempt.owner, token, lease);
         let own = (attempt.owner.clone(), token);
         locked(&self.own).insert(attempt.election.clone(), own);
         token
@@ -440,16 +442,17 @@ impl LeaderApi {
     /// Whom a server names. The protocol knows no owners, so one that is not of this process has the same nonce as
     /// all others.
     fn leader(&self, election: &ElectionName, instance: InstanceId, told: Option<Token>) -> Leader {
+        let (own, own_token) = own::who_leads(&self.shown, election, &instance, told).unzip();
         let mut terms = locked(&self.terms);
         let seen = terms.get(election);
         let whose = Whose::Of(instance.clone());
-        let token = told.unwrap_or_else(|| match seen {
+        let token = told.or(own_token).unwrap_or_else(|| match seen {
             Some(seen) if seen.whose == whose => seen.token,
             seen => next_token(seen),
         });
         terms.insert(election.clone(), Seen { whose, token });
         let nonce = STRANGER;
-        let owner = Owner { instance, nonce };
+        let owner = own.unwrap_or(Owner { instance, nonce });
         Leader { owner, token }
     }
 }
