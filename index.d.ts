@@ -826,8 +826,9 @@ export type LogMethod = (...values: any[]) => unknown;
 export function expectCluster(): void;
 
 /**
- * Stops all elections of this process, as {@link Cluster.stop} does, and closes what it opened. Until
- * `startCluster()` is called again, nobody leads here.
+ * Stops all elections of this process's cluster, as {@link Cluster.stop} does, and closes what it opened. Until
+ * `startCluster()` is called again, nobody leads here. A {@link LeaderElection} is none of them: it has a `stop()` of
+ * its own.
  *
  * Called by the main thread, it stops those of worker threads too; a worker joins the next cluster of its process
  * at its next call of {@link whenLeader}, {@link useCluster} or {@link startCluster}. Called by a worker, it stops
@@ -846,7 +847,7 @@ export function stopCluster(): Promise<void>;
 
 /** Of a {@link LeaderElection}. */
 export interface LeaderElectionOptions extends LeaderApiOptions {
-  /** How long {@link LeaderElection.stop} waits for a hook, in milliseconds. @default 5000 */
+  /** How many milliseconds {@link LeaderElection.stop} waits for a hook, or for an answer to a check-in. @default 5000 */
   stopTimeout?: number;
 
   /** An event loop that did not turn for so many milliseconds gives the leadership up; 0: never. @default 20000 */
@@ -882,8 +883,8 @@ export interface LeaderElectionOptions extends LeaderApiOptions {
  * of the lease that it was granted, counted from the moment before the check-in was sent. A check-in that fails
  * changes nothing: it is tried again until the lease is about to end.
  *
- * Without a `url`, where the environment does not say with whom to elect, it warns once and is disabled: `isLeader`
- * stays false. Bad options are thrown as a {@link ConfigError}.
+ * Without a `url`, where the environment does not say with whom to elect, or says it wrongly, it warns once and is
+ * disabled: `isLeader` stays false. Bad options are thrown as a {@link ConfigError}.
  */
 export class LeaderElection extends EventEmitter<ClusterEvents> {
   constructor(options?: LeaderElectionOptions);
@@ -907,7 +908,10 @@ export class LeaderElection extends EventEmitter<ClusterEvents> {
   get onPromoted(): LeaderElectionHookSlot;
   set onPromoted(hook: LeaderElectionHook | null);
 
-  /** Runs each time it stops leading, after `onPromoted` has ended; also on `stop()`. */
+  /**
+   * Runs each time it stops leading, after `onPromoted` has ended; also on `stop()`. Not for a term that was over
+   * before its `onPromoted` was due, because the hooks of an earlier one still ran.
+   */
   get onDemoted(): LeaderElectionHookSlot;
   set onDemoted(hook: LeaderElectionHook | null);
 
@@ -918,7 +922,8 @@ export class LeaderElection extends EventEmitter<ClusterEvents> {
    * Demotes at once, runs `onDemoted`, and releases the lease if the server can (`whenleader serve` can; elsewhere it
    * runs out). No answer that is still under way brings leadership back.
    *
-   * @returns Resolves when the hook has ended and the lease is released; inside of a hook at once.
+   * @returns Resolves when the hooks of every session have ended and the lease is released, or their time
+   *   (`stopTimeout`) is over; inside of a hook at once.
    */
   stop(): Promise<void>;
 

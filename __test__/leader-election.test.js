@@ -2,12 +2,15 @@
 
 const assert = require("node:assert/strict");
 const { once } = require("node:events");
+const path = require("node:path");
 const { test } = require("node:test");
 const { setTimeout: sleep } = require("node:timers/promises");
 const { inspect } = require("node:util");
 const { ConfigError, LeaderElection } = require("..");
+const { ElectionError } = require("../lib/errors.js");
 const { ApiServer } = require("./support/api-server.js");
-const { Program } = require("./support/child.js");
+const { Program, ROOT } = require("./support/child.js");
+const { fakeWorld } = require("./fake-native.js");
 const { StubApi, granted, send } = require("./support/stub-api.js");
 
 const RESOURCE = "krn:app:orders";
@@ -644,4 +647,279 @@ test("several elections in one process, with one server and with two, do not tou
     all.map(({ isLeader }) => isLeader),
     [false, true, true, true],
   );
+});
+
+test("a session that was stopped leaves nothing behind, however often it is started again", async (t) => {
+  const { url } = await ApiServer.start(t);
+  const lib = (file) => JSON.stringify(path.join(ROOT, "lib", file));
+  const program = new Program(
+    `const { LeaderElection } = require("whenleader");
+     const refs = [];
+     for (const type of [require(${lib("election.js")}).Election, require(${lib("registration.js")}).Registration]) {
+       const { promoted } = type.prototype;
+       type.prototype.promoted = function (...values) {
+         refs.push(new WeakRef(this));
+         return promoted.apply(this, values);
+       };
+     }
+     const one = new LeaderElection({ url: ${JSON.stringify(url)}, resource: "krn:app:x", identity: "krn:wl:e/w" });
+     one.onPromoted = () => {};
+     (async () => {
+       for (let n = 0; n < 20; n += 1) {
+         await one.start();
+         await one.waitUntilLeader();
+         await one.stop();
+       }
+       // Events that are under way hold some for a moment.
+       for (let n = 0; n < 20; n += 1) {
+         await new Promise((resolve) => setTimeout(resolve, 20));
+         gc();
+       }
+       say("there were", refs.length, "and are", refs.filter((ref) => ref.deref() !== undefined).length);
+     })();`,
+    { flags: ["--expose-gc"] },
+  );
+  t.after(() => program.kill("SIGKILL"));
+  await program.said("there were");
+  const [there, are] = program.stdout.match(/\d+/g).map(Number);
+  assert.equal(there, 40, program.stdout);
+  assert.ok(are <= 2, program.stdout);
+});
+
+test("whatever of a stopped session JavaScript still holds, no thread works for it", async (t) => {
+  if (process.platform !== "linux") return t.skip("elsewhere nobody says how often a thread woke");
+  const { url } = await ApiServer.start(t);
+  const prelude = `
+    const fs = require("node:fs");
+    const { LeaderElection } = require("whenleader");
+    const { Election } = require(${JSON.stringify(path.join(ROOT, "lib", "election.js"))});
+    const kept = [];
+    const { attach } = Election.prototype;
+    Election.prototype.attach = function (source) {
+      kept.push(source);
+      return attach.call(this, source);
+    };
+    const wakes = () => {
+      const statuses = fs.readdirSync("/proc/self/task").map((id) =>
+        fs.readFileSync("/proc/self/task/" + id + "/status", "utf8"),
+      );
+      const own = statuses.find((text) => /^Name:\\s*whenleader$/m.test(text));
+      return Number(/^voluntary_ctxt_switches:\\s*(\\d+)/m.exec(own)[1]);
+    };
+    const tell = async () => {
+      await new Promise((resolve) => setTimeout(resolve, 500));
+      const before = wakes();
+      await new Promise((resolve) => setTimeout(resolve, 2_000));
+      say("held", kept.length, "woken", wakes() - before);
+    };`;
+  for (const [what, cycle] of [
+    [
+      "LeaderElection",
+      `const one = new LeaderElection({ url: ${JSON.stringify(url)}, resource: "krn:app:x", identity: "krn:wl:e/w" });
+       const cycle = async () => { await one.start(); await one.waitUntilLeader(); await one.stop(); };`,
+    ],
+    [
+      "startCluster",
+      `const cycle = async () => {
+         const cluster = await startCluster({ cluster: { type: "StoreCluster", store: "file:here" } });
+         await cluster.waitUntilLeader();
+         await stopCluster();
+       };`,
+    ],
+  ]) {
+    const program = new Program(
+      `${prelude} ${cycle}
+       (async () => { for (let n = 0; n < 40; n += 1) await cycle(); await tell(); })();`,
+    );
+    t.after(() => program.kill("SIGKILL"));
+    await program.said("woken");
+    const [held, woken] = program.stdout.match(/\d+/g).map(Number);
+    assert.equal(held, 40, what);
+    assert.ok(woken < 40, `${what}: ${program.stdout}`);
+  }
+});
+
+test("a stop waits for every session that has not ended, also for one before the last", async (t) => {
+  const { url } = await ApiServer.start(t, { args: ["--lease", "1s"] });
+  const one = election(t, { url });
+  const heard = [];
+  one.onDemoted = async () => {
+    if (heard.length > 0) return;
+    await one.start();
+    heard.push("started again");
+    await sleep(1_000);
+    heard.push("ended");
+  };
+  await one.start();
+  await one.waitUntilLeader(PATIENCE);
+  const first = one.stop();
+  await until("it was started again", () => heard.length === 1);
+  await one.stop();
+  assert.deepEqual(heard, ["started again", "ended"]);
+  await first;
+});
+
+test("hooks do not overlap with those of any session before", async (t) => {
+  const stub = await StubApi.start(t, (body, response) => send(response, granted(body)));
+  const one = election(t, { url: stub.url, stopTimeout: 100 });
+  const heard = [];
+  one.onPromoted = () => heard.push("promoted");
+  one.onDemoted = async () => {
+    heard.push("demoting");
+    await sleep(1_500);
+    heard.push("demoted");
+  };
+  await one.start();
+  await one.waitUntilLeader(PATIENCE);
+  await one.stop();
+  // This one ends before it has led, and so without a hook.
+  await one.start();
+  await one.stop();
+  await one.start();
+  assert.equal(await one.waitUntilLeader(PATIENCE), true);
+  assert.deepEqual(heard, ["promoted", "demoting"]);
+  await until("the next hook", () => heard.length > 3);
+  assert.deepEqual(heard, ["promoted", "demoting", "demoted", "promoted"]);
+});
+
+test("onDemoted runs for terms whose onPromoted ran, and for no other", async (t) => {
+  const stub = await StubApi.start(t, (body, response) => send(response, granted(body)));
+  const one = election(t, { url: stub.url, stopTimeout: 100 });
+  const heard = [];
+  one.onPromoted = () => heard.push("promoted");
+  one.onDemoted = async () => {
+    heard.push("demoted");
+    await sleep(1_000);
+    heard.push("ended");
+  };
+  await one.start();
+  await one.waitUntilLeader(PATIENCE);
+  await one.stop();
+  // A term that is over before the hook of the one before has ended.
+  await one.start();
+  assert.equal(await one.waitUntilLeader(PATIENCE), true);
+  await sleep(50);
+  await one.stop();
+  await until("the first hook has ended", () => heard.includes("ended"));
+  await sleep(200);
+  assert.deepEqual(heard, ["promoted", "demoted", "ended"]);
+  one.onDemoted = () => heard.push("demoted");
+  await one.start();
+  await one.waitUntilLeader(PATIENCE);
+  await one.stop();
+  assert.deepEqual(heard.slice(3), ["promoted", "demoted"]);
+});
+
+test("a bad variable of the platform disables election, with one warning that names it", async (t) => {
+  const good = {
+    KELVIN_CLUSTER_NAME: "edge",
+    KELVIN_WORKLOAD_NAME: "pump",
+    KELVIN_APP_NAME: "flow",
+    KELVIN_LEADER_API_ADDRESS: "127.0.0.1",
+    KELVIN_LEADER_API_PORT: "8080",
+  };
+  for (const [name, value] of [
+    ["KELVIN_APP_NAME", "my app"],
+    ["KELVIN_LEADER_API_ADDRESS", "a,b"],
+    ["KELVIN_LEADER_API_ADDRESS", "h:x"],
+    ["KELVIN_LEADER_API_ADDRESS", "[::1"],
+    ["KELVIN_WORKLOAD_NAME", "a\tb"],
+  ]) {
+    environment(t, { ...good, [name]: value });
+    const lines = [];
+    const one = new LeaderElection({
+      logger: { ...silent, warn: (line) => lines.push(line) },
+    });
+    await one.start();
+    assert.equal(one.isLeader, false);
+    assert.equal(one.resource, null);
+    assert.equal(lines.length, 1, `${name}=${value}`);
+    assert.match(lines[0], new RegExp(`disabled.*${name}`));
+  }
+});
+
+test("a session of this very object that has not ended is no other process", async (t) => {
+  const { url } = await ApiServer.start(t, { args: ["--lease", "600ms"] });
+  const one = election(t, { url, identity: "me", stopTimeout: 10_000 });
+  const errors = [];
+  one.on("error", (error) => errors.push(error.message));
+  let ended = false;
+  one.onDemoted = async () => {
+    if (ended) return;
+    await one.start();
+    await sleep(3_000); // The lease is kept meanwhile.
+    ended = true;
+  };
+  await one.start();
+  await one.waitUntilLeader(PATIENCE);
+  await one.stop();
+  assert.equal(ended, true);
+  assert.equal(await one.waitUntilLeader(PATIENCE), true);
+  assert.deepEqual(errors, []);
+});
+
+test("another process under the same identity is told of", async (t) => {
+  const server = await ApiServer.start(t, { args: ["--lease", "600ms"] });
+  const { token } = await server.checkIn("me", RESOURCE, { session: "other" });
+  const keep = setInterval(
+    () => server.checkIn("me", RESOURCE, { session: "other", token }).catch(() => {}),
+    150,
+  );
+  t.after(() => clearInterval(keep));
+  const one = election(t, { url: server.url, identity: "me" });
+  const failed = once(one, "error");
+  await one.start();
+  const [error] = await failed;
+  assert.equal(error.reason, "id-shared");
+  assert.equal(one.isLeader, false);
+});
+
+test("what was checked is what is started, whatever the environment says meanwhile", async (t) => {
+  const { port } = await ApiServer.start(t);
+  const variables = {
+    KELVIN_CLUSTER_NAME: "edge",
+    KELVIN_WORKLOAD_NAME: "pump",
+    KELVIN_APP_NAME: "flow",
+    KELVIN_LEADER_API_ADDRESS: "127.0.0.1",
+    KELVIN_LEADER_API_PORT: String(port),
+  };
+  environment(t, variables);
+  const one = new LeaderElection({ logger: silent });
+  t.after(() => one.stop());
+  for (const later of [{ ...variables, KELVIN_APP_NAME: "other" }, {}]) {
+    environment(t, later);
+    const promoted = once(one, "promoted");
+    await one.start();
+    const [term] = await promoted;
+    assert.deepEqual([term.election, term.instanceId], ["krn:app:flow", "krn:wl:edge/pump"]);
+    assert.equal(await one.waitUntilLeader(PATIENCE), true);
+    await one.stop();
+  }
+});
+
+test("what the native side refuses at the start is told as of every cluster", () => {
+  const { environment, native } = fakeWorld();
+  const checked = { info: { ...native.info, leaseName: RESOURCE }, config: {} };
+  for (const [code, type] of [
+    ["WHENLEADER_CONFIG", ConfigError],
+    ["WHENLEADER_STORE", ElectionError],
+  ]) {
+    native.startElection = () => {
+      throw Object.assign(new Error("as it should"), { code });
+    };
+    assert.throws(
+      () => environment.startApart(checked, { log: environment.log, tell() {}, onLeft() {} }),
+      (error) => error instanceof type && error.code === code && /as it should/.test(error.message),
+    );
+  }
+});
+
+test("a function with a property of its own called hook is a hook", async (t) => {
+  const { url } = await ApiServer.start(t);
+  const one = election(t, { url });
+  const heard = [];
+  one.onPromoted = Object.assign(() => heard.push("promoted"), { hook: null });
+  await one.start();
+  assert.equal(await one.waitUntilLeader(PATIENCE), true);
+  assert.deepEqual(heard, ["promoted"]);
 });

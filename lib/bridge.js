@@ -87,6 +87,16 @@ class Bridge {
   }
 
   /**
+   * @param {string} json
+   * @param {string} source
+   * @param {string} baseDir
+   * @param {{ name: string, options: string }} [run]
+   */
+  checkElection(json, source, baseDir, run) {
+    return this.#raw.checkElection(json, source, baseDir, run);
+  }
+
+  /**
    * @param {import("../index.js").LeaseStore} store
    * @param {string} name  for people
    */
@@ -140,18 +150,15 @@ class Bridge {
   }
 
   /**
-   * @param {string} json
-   * @param {string} source
-   * @param {string} baseDir
-   * @param {{ name: string, options: string, store: object | null }} [run]  of runWhenLeader()
+   * @param {import("./native-types").CheckedElection} checked
+   * @param {object | null} store  the application's own
    */
-  startElection(json, source, baseDir, run) {
+  startElection({ config }, store) {
     this.#refuseIfReplaced();
-    const store = run?.store ?? null;
     const endClaim = store === null ? () => {} : this.#stores.use(store);
     let isKept = false;
     try {
-      const name = this.#raw.startElection(json, source, baseDir, run);
+      const name = this.#raw.startElection(config);
       isKept = true;
       return { name, source: this.#take(name) };
     } finally {

@@ -99,7 +99,8 @@ const { after } = require("./timer.js");
  * @property {ClusterInfo} info
  * @property {Log} log
  * @property {() => Promise<void>} stop
- * @property {import("./election.js").Emit} tell
+ * @property {import("./election.js").Emit} tell  the application; must not throw
+ * @property {() => void} onLeft  it is over, although nobody here stopped it
  */
 
 /** What an implicit local cluster led for, if it only answered. */
@@ -286,14 +287,16 @@ class Environment {
    */
   #startRunApart(run, name, options, cluster) {
     const { json, store } = readConfig(cluster, (own) => this.#registerStore(own));
-    const info = this.checkApart(json, RUN);
-    for (const warning of info.warnings) this.log.warn(warning);
-    const tell = (/** @type {string} */ event, /** @type {unknown[]} */ ...values) => {
-      if (event === "left") run.stop();
-      else Run.tell(run, event, values);
+    const checked = this.checkApart(json, RUN, { name, options });
+    for (const warning of checked.info.warnings) this.log.warn(warning);
+    const { log } = this;
+    const how = {
+      log,
+      tell: (/** @type {string} */ event, /** @type {unknown[]} */ ...values) =>
+        Run.tell(run, event, values),
+      onLeft: () => run.stop(),
     };
-    const own = { ...info, leaseName: name };
-    const apart = this.startApart(json, RUN, own, this.log, tell, { name, options, store });
+    const apart = this.startApart(checked, how, store);
     Run.bind(run, apart.election);
     apart.election.add(Run.registrationOf(run));
   }
@@ -490,31 +493,32 @@ class Environment {
   /**
    * @param {string} json
    * @param {string} source
+   * @param {{ name: string, options: string }} [run]  of runWhenLeader()
    */
-  checkApart(json, source) {
-    return this.#orFromNative(() => this.#native.checkConfig(json, source, this.#world.cwd()));
+  checkApart(json, source, run) {
+    return this.#orFromNative(() =>
+      this.#native.checkElection(json, source, this.#world.cwd(), run),
+    );
   }
 
   /**
    * An election beside the cluster, on a backend of its own.
    *
-   * @param {string} json
-   * @param {string} source
-   * @param {ClusterInfo} info
-   * @param {Log} log
-   * @param {import("./election.js").Emit} tell  must not throw
-   * @param {{ name: string, options: string, store: object | null }} [run]  of runWhenLeader()
+   * @param {import("./native-types").CheckedElection} checked
+   * @param {Pick<Apart, "log" | "tell" | "onLeft">} how  tell: must not throw
+   * @param {object | null} [store]  the application's own
    * @returns {Apart}
    */
-  startApart(json, source, info, log, tell, run) {
+  startApart(checked, { log, tell, onLeft }, store = null) {
     /** @type {import("./election.js").Emit} */
     const emit = (event, ...values) => {
       announce(election, event, values);
       tell(event, ...values);
     };
     this.#attach();
-    const { isMainThread, watchExit, cwd } = this.#world;
-    const started = this.#orFromNative(() => this.#native.startElection(json, source, cwd(), run));
+    const { info } = checked;
+    const { isMainThread, watchExit } = this.#world;
+    const started = this.#orFromNative(() => this.#native.startElection(checked, store));
     const election = new Election(
       info.leaseName,
       () => info.instanceId,
@@ -536,7 +540,7 @@ class Environment {
       });
     const ways = { ...this.#waysOut(info), stop, log };
     const unwatch = isMainThread ? watchExit(ways) : () => {};
-    const apart = { election, info, log, stop, tell: emit };
+    const apart = { election, info, log, stop, tell: emit, onLeft };
     this.#apart.set(started.name, apart);
     this.#setNativeLevel();
     return apart;
@@ -1232,7 +1236,7 @@ class Environment {
         break;
       case "left":
         if (apart === undefined) this.#stoppedElsewhere(election);
-        else tell("left");
+        else apart.onLeft();
         break;
       case "leaderChanged":
         // The id of a local leader may have to be made first: only for those who listen.

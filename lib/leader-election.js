@@ -29,13 +29,12 @@ const SOURCE = "new LeaderElection()";
 
 class LeaderElection extends EventEmitter {
   #parts = parts();
-  #json;
   #log;
   /** null: the environment does not say with whom to elect. */
-  #info;
+  #checked;
   /** @type {Running | null} */
   #running = null;
-  /** The end of the one before. @type {Promise<void>} */
+  /** The end of all before. @type {Promise<void>} */
   #ending = Promise.resolve();
   /** @type {Promise<void> | null} */
   #starting = null;
@@ -43,8 +42,8 @@ class LeaderElection extends EventEmitter {
   #lastLeader = null;
   /** @type {Set<(leads: boolean) => void>} */
   #waiters = new Set();
-  /** Of the election before: hooks never overlap, whenever it is started again. @type {Registration | null} */
-  #registration = null;
+  /** Those whose hooks have not ended: they may outlive a stop, and hooks never overlap. @type {Set<Registration>} */
+  #registrations = new Set();
   #promoted = slot("onPromoted");
   #demoted = slot("onDemoted");
 
@@ -60,16 +59,15 @@ class LeaderElection extends EventEmitter {
       logger === undefined ? environment.log : new Log(logger, process.env.WHENLEADER_LOG);
     const given = Object.entries(options).filter(([, value]) => value !== undefined);
     const config = { ...Object.fromEntries(given), type: "LeaderApiCluster" };
-    this.#json = toJson(config, (_, key) => (key === "logger" ? null : undefined));
-    this.#info = this.#check();
+    this.#checked = this.#check(toJson(config, (_, key) => (key === "logger" ? null : undefined)));
   }
 
-  #check() {
-    const { environment, fromNative, saysUnset } = this.#parts;
+  /** @param {string} json */
+  #check(json) {
+    const { environment, saysUnset } = this.#parts;
     try {
-      return environment.checkApart(this.#json, SOURCE);
-    } catch (thrown) {
-      const error = fromNative(thrown);
+      return environment.checkApart(json, SOURCE);
+    } catch (error) {
       if (!saysUnset(error)) throw error;
       const { message } = /** @type {Error} */ (error);
       this.#log.warn(`leader election is disabled, and isLeader stays false: ${message}`);
@@ -86,11 +84,11 @@ class LeaderElection extends EventEmitter {
   }
 
   get resource() {
-    return this.#info?.leaseName ?? null;
+    return this.#checked?.info.leaseName ?? null;
   }
 
   get identity() {
-    return this.#info?.instanceId ?? null;
+    return this.#checked?.info.instanceId ?? null;
   }
 
   get onPromoted() {
@@ -110,13 +108,13 @@ class LeaderElection extends EventEmitter {
   }
 
   async start() {
-    if (this.#info === null || this.#running !== null) return;
+    const checked = this.#checked;
+    if (checked === null || this.#running !== null) return;
     if (this.#starting === null) {
-      const info = this.#info;
       // The identity's one session ends before the next begins, unless it waits for this very call.
       const before = this.#parts.insideCallback() ? Promise.resolve() : this.#ending;
       const starting = before.then(() => {
-        if (this.#starting === starting) this.#begin(info);
+        if (this.#starting === starting) this.#begin(checked);
       });
       this.#starting = starting;
       starting
@@ -135,7 +133,7 @@ class LeaderElection extends EventEmitter {
     if (running !== null) {
       this.#lastLeader = this.currentLeader;
       this.#running = null;
-      this.#ending = running.stop();
+      this.#ending = Promise.all([this.#ending, running.stop()]).then(() => {});
     }
     if (!this.#parts.insideCallback()) await this.#ending;
   }
@@ -150,7 +148,7 @@ class LeaderElection extends EventEmitter {
         `waitUntilLeader(timeout) must be a number of milliseconds, not ${inspect(timeout)}`,
       );
     }
-    if (this.#info === null) return false;
+    if (this.#checked === null) return false;
     if (this.isLeader) return true;
     const { after, hold } = this.#parts;
     const letGo = hold();
@@ -172,38 +170,44 @@ class LeaderElection extends EventEmitter {
     }
   }
 
-  /** @param {import("./native-types").ClusterInfo} info */
-  #begin(info) {
+  /** @param {import("./native-types").CheckedElection} checked */
+  #begin(checked) {
     const { resource } = this;
     const { Registration, environment } = this.#parts;
-    const tell = (/** @type {string} */ event, /** @type {unknown[]} */ ...values) => {
-      if (event === "left") {
-        // Nobody here asked for it: this module was loaded anew.
+    const running = environment.startApart(checked, {
+      log: this.#log,
+      tell: (event, ...values) => {
+        if (this.#running === running || event === "demoted") this.#tell(event, values);
+      },
+      // Nobody here asked for it: this module was loaded anew.
+      onLeft: () => {
         if (this.#running === running) this.stop();
-        return;
-      }
-      if (this.#running === running || event === "demoted") this.#tell(event, values);
-    };
-    const running = environment.startApart(this.#json, SOURCE, info, this.#log, tell);
+      },
+    });
     this.#running = running;
     const { election } = running;
-    const before = this.#registration;
+    let wasPromoted = false;
+    const promote = (/** @type {import("../index.js").Term} */ term) => {
+      wasPromoted = term.isCurrent();
+      return wasPromoted ? this.#promoted.hook?.() : undefined;
+    };
+    /** @type {Registration} */
     const registration = new Registration({
       fn: (term) => {
-        const run = () => (term.isCurrent() ? this.#promoted.hook?.() : undefined);
-        return before === null || before.ended
-          ? this.#promoted.hook?.()
-          : before.whenEnded().then(run);
+        wasPromoted = false;
+        const others = [...this.#registrations].filter((other) => other !== registration);
+        if (others.length === 0) return promote(term);
+        return Promise.all(others.map((other) => other.whenEnded())).then(() => promote(term));
       },
-      deregisteredFn: () => this.#demoted.hook?.(),
+      deregisteredFn: () => (wasPromoted ? this.#demoted.hook?.() : undefined),
       onError: (err, which, term) =>
         this.#log.error(
           `${which === "fn" ? "onPromoted" : "onDemoted"} failed; the election goes on`,
           { election: resource, token: term.token, err },
         ),
-      onEnd: () => {},
+      onEnd: () => this.#registrations.delete(registration),
     });
-    this.#registration = registration;
+    this.#registrations.add(registration);
     election.add(registration);
   }
 
@@ -244,10 +248,13 @@ class LeaderElection extends EventEmitter {
     const { resource, identity, currentLeader } = this;
     const leads = this.#running?.election.term?.isCurrent() ?? false;
     const running = this.#running === null ? "stopped" : leads ? "leader" : "follower";
-    const state = this.#info === null ? "disabled" : running;
+    const state = this.#checked === null ? "disabled" : running;
     return `LeaderElection ${inspect({ resource, identity, state, currentLeader }, options)}`;
   }
 }
+
+/** What `slot` made. @type {WeakSet<Function>} */
+const slots = new WeakSet();
 
 /**
  * A hook is given by a call, or by an assignment.
@@ -264,6 +271,7 @@ function slot(name) {
     },
     { hook: null },
   );
+  slots.add(given);
   return given;
 }
 
@@ -277,7 +285,7 @@ function set(slot, name, hook) {
     throw new TypeError(`${name} must be a function, or null for none, not ${inspect(hook)}`);
   }
   // What a read returned: its hook is meant.
-  const isSlot = typeof hook === "function" && Object.hasOwn(hook, "hook");
+  const isSlot = typeof hook === "function" && slots.has(hook);
   slot.hook = isSlot ? /** @type {Slot} */ (hook).hook : /** @type {Hook | null} */ (hook ?? null);
 }
 

@@ -116,6 +116,13 @@ export interface GuardStatements {
   hold: string;
 }
 
+/** An election beside the cluster, as it would be started. */
+export interface CheckedElection {
+  info: ClusterInfo;
+  /** Opaque here: the configuration with all that it took from the environment. */
+  config: object;
+}
+
 /** Of a server of the Leader Election API. */
 export interface ServeOptions {
   /** A URL. */
@@ -139,12 +146,13 @@ export interface RawNative {
   runningCluster(): ClusterInfo | null;
   checkRun(options: string): void;
   joinElection(name: string, run?: string): void;
-  startElection(
+  checkElection(
     json: string,
     source: string,
     baseDir: string,
     run?: { name: string; options: string },
-  ): string;
+  ): CheckedElection;
+  startElection(config: CheckedElection["config"]): string;
   isLeaderFunction(name: string): () => boolean;
   remaining(name: string, token: number): number;
   guard(name: string, token: number): Guard | null;
@@ -187,6 +195,13 @@ export interface Native {
   attach(dispatch: Dispatch, logLevel: string): void;
   setLogLevel(level: string): void;
   checkConfig(json: string, source: string, baseDir: string): ClusterInfo;
+  /** `run`: of runWhenLeader(), which has a name and options of its own. */
+  checkElection(
+    json: string,
+    source: string,
+    baseDir: string,
+    run?: { name: string; options: string },
+  ): CheckedElection;
   /** `store`: the application's own, which the JSON names by its number. */
   startCluster(
     json: string,
@@ -203,10 +218,8 @@ export interface Native {
   joinElection(name: string, run?: string): ElectionSource;
   /** One beside the cluster. The name is what its events call it. */
   startElection(
-    json: string,
-    source: string,
-    baseDir: string,
-    run?: { name: string; options: string; store: object | null },
+    checked: CheckedElection,
+    store: object | null,
   ): { name: string; source: ElectionSource };
   /** Where it listens. */
   serve(options: ServeOptions): Promise<string | undefined>;

@@ -22,7 +22,8 @@
 //! Leadership that ends by our own will (`stop`, `stepDown`) ends at once for the application, but the
 //! lease is **yielded**: kept and renewed until the application's callbacks have ended, then released,
 //! so that a successor never overlaps with them. Callbacks that do not end in `stop_timeout` leave the
-//! lease to its expiry. A lease that is won too late, when stopping already, is released unused.
+//! lease to its expiry. A lease that is won too late, when stopping already, is released unused; an answer
+//! that does not come in `stop_timeout` either is not waited for.
 
 use std::time::Duration;
 
@@ -37,7 +38,8 @@ pub struct Rules {
     pub on_renew_error: OnRenewError,
     /// `false`: it only watches who leads.
     pub takes_part: bool,
-    /// How long a yielded lease is kept for callbacks that do not end.
+    /// How long a yielded lease is kept for callbacks that do not end, and how long a stop waits for the answer
+    /// to a campaign.
     pub stop_timeout: Duration,
     /// Where the jitter starts. Zero: no jitter, for a model checker.
     pub jitter_seed: u64,
@@ -680,16 +682,21 @@ impl Candidate {
 
     fn stop(&mut self, now: Moment, out: &mut Vec<Output>) {
         let campaign_pending = matches!(&self.pending, Some(p) if p.op == Op::Campaign);
+        let give_up = now + self.rules.stop_timeout;
         self.stopping = true;
         match &mut self.standing {
             Standing::Leader(_) => {
                 self.yield_lease(now, LossReason::Stopped, Duration::ZERO, out);
             }
             Standing::Yielding { release_by, .. } => {
-                *release_by = (*release_by).min(now + self.rules.stop_timeout);
+                *release_by = (*release_by).min(give_up);
             }
-            // The answer decides: a lease that is won must be released.
-            Standing::Follower if campaign_pending => {}
+            // The answer decides: a lease that is won must be released. One that is won later runs out.
+            Standing::Follower if campaign_pending => {
+                if let Some(campaign) = &mut self.pending {
+                    campaign.give_up = campaign.give_up.min(give_up);
+                }
+            }
             Standing::Follower => self.finish_stop(out),
             Standing::Releasing { .. } | Standing::Stopped => {}
         }

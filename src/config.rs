@@ -1043,6 +1043,15 @@ mod tests {
             ("KELVIN_LEADER_API_PORT", "http"),
             ("KELVIN_LEADER_API_ADDRESS", "a/b"),
             ("KELVIN_LEADER_API_ADDRESS", "a b"),
+            ("KELVIN_LEADER_API_ADDRESS", "a,b"),
+            ("KELVIN_LEADER_API_ADDRESS", "h:80"),
+            ("KELVIN_LEADER_API_ADDRESS", "h:x"),
+            ("KELVIN_LEADER_API_ADDRESS", "[::1"),
+            ("KELVIN_LEADER_API_ADDRESS", "[::1]:80"),
+            ("KELVIN_LEADER_API_ADDRESS", "u:p@h"),
+            ("KELVIN_LEADER_API_ADDRESS", "h%2fx"),
+            ("KELVIN_LEADER_API_ADDRESS", "h\\x"),
+            ("KELVIN_APP_NAME", "my app"),
             ("KELVIN_APP_NAME", "a\n"),
             ("KELVIN_WORKLOAD_NAME", &"w".repeat(254)),
         ] {
@@ -1050,7 +1059,11 @@ mod tests {
             let at = set.iter().position(|(known, _)| *known == name).unwrap();
             set[at].1 = value;
             let message = unset("", &set);
-            assert!(message.contains("must"), "{name}={value}: {message}");
+            assert!(
+                message.contains(name) && message.contains("must"),
+                "{name}={value}: {message}"
+            );
+            assert!(!message.contains("u:p"), "{message}");
         }
     }
 

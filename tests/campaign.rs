@@ -612,6 +612,22 @@ async fn a_lease_won_while_stopping_is_released_unused() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_stop_waits_for_a_campaigns_answer_no_longer_than_for_callbacks() {
+    let store = Scripted::lending(40 * LEASE);
+    store.then(&[Act::Silence]);
+    let mut run = start_with(&store, OnRenewError::Retry, Timing::told(40 * LEASE));
+    sleep(RENEW).await;
+    run.command(Command::Stop);
+    let asked = Instant::now();
+    while !matches!(run.next().await, Event::Stopped) {}
+    assert!(near(asked.elapsed(), LEASE), "{:?}", asked.elapsed());
+    (&mut run.task).await.unwrap();
+    // Nobody knows that it was granted: it runs out.
+    assert_eq!(store.releases.load(Ordering::SeqCst), 0);
+    assert_eq!(store.attempts.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_release_is_tried_three_times() {
     let store = Arc::new(Scripted::default());
     let mut run = start(&store, OnRenewError::StepDown);

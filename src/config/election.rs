@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 use super::{Config, ConfigError, Kind, OnOverrun, Section, did_you_mean, shown};
 use crate::candidate::OnRenewError;
+use crate::lease::ElectionName;
 use crate::timing::{DEFAULT_LEASE, Timing};
 
 /// Of an election of one piece of work, where nothing is given and the lease allows it.
@@ -44,6 +45,18 @@ impl Config {
             on_overrun: self.on_overrun,
             alone: false,
         }
+    }
+
+    /// The same cluster for one election of its own, that of `runWhenLeader()`.
+    pub fn for_run(self, election: ElectionName, json: &str) -> Result<Self, ConfigError> {
+        let options = self.run_options(json)?;
+        Ok(Self {
+            election,
+            timing: options.timing,
+            on_renew_error: options.on_renew_error,
+            on_overrun: options.on_overrun,
+            ..self
+        })
     }
 
     /// Of an election that `runWhenLeader()` was called for.

@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::{ConfigError, Fault, Kind, Section};
-use crate::backend::leader_api::Workload;
+use crate::backend::leader_api::{Identity, check_url, resource_name};
 use crate::lease::{ElectionName, InstanceId};
 
 type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -98,6 +98,11 @@ impl Settings {
     }
 }
 
+fn is_port(text: &str) -> bool {
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    digits && text.parse::<u16>().is_ok_and(|port| port > 0)
+}
+
 /// What it says, and what it lacks.
 struct Environment<'a> {
     env: Env<'a>,
@@ -129,43 +134,51 @@ impl<'a> Environment<'a> {
 
     fn url(&mut self) -> Option<String> {
         let (address, port) = (self.get(ADDRESS), self.get(PORT));
-        let (address, port) = (address?, port?);
-        let is_port = port.bytes().all(|byte| byte.is_ascii_digit())
-            && port.parse::<u16>().is_ok_and(|port| port > 0);
-        if !is_port {
+        if let Some(port) = &port
+            && !is_port(port)
+        {
             self.invalid
                 .push(format!("{PORT} must be a port, 1 to 65535, not {port:?}"));
         }
-        let is_host = |c: char| !c.is_whitespace() && !"/?#@".contains(c);
-        if !address.chars().all(is_host) {
-            self.invalid
-                .push(format!("{ADDRESS} must be a host's name or address"));
-        }
+        let address = address?;
         let bare_ipv6 = address.contains(':') && !address.starts_with('[');
-        Some(if bare_ipv6 {
-            format!("http://[{address}]:{port}")
+        let base = if bare_ipv6 {
+            format!("http://[{address}]")
         } else {
-            format!("http://{address}:{port}")
-        })
+            format!("http://{address}")
+        };
+        // A URL may have more than a host.
+        if address.contains(['/', '?', '#', '@']) || check_url(&format!("{base}:80")).is_err() {
+            // Not shown: it may hold a password.
+            self.invalid.push(format!(
+                "{ADDRESS} must be a host's name or address, without a port"
+            ));
+        }
+        Some(format!("{base}:{}", port?))
     }
 
     fn identity(&mut self) -> Option<String> {
         let (cluster, workload) = (self.get(CLUSTER), self.get(WORKLOAD));
         let (cluster, workload) = (&*cluster?, &*workload?);
-        Some(self.name(Workload { cluster, workload }.to_string()))
+        let identity = Identity { cluster, workload }.to_string();
+        if let Err(bad) = InstanceId::new(&identity) {
+            self.invalid.push(format!(
+                "{CLUSTER} and {WORKLOAD} make the identity {identity:?}, which must {}",
+                bad.0
+            ));
+        }
+        Some(identity)
     }
 
     fn resource(&mut self) -> Option<String> {
-        let app = self.get(APP)?;
-        Some(self.name(format!("krn:app:{app}")))
-    }
-
-    fn name(&mut self, name: String) -> String {
-        if let Err(bad) = ElectionName::new(&name) {
-            self.invalid
-                .push(format!("{name:?}, made of the environment, must {}", bad.0));
+        let resource = format!("krn:app:{}", self.get(APP)?);
+        if let Err(bad) = resource_name(&resource) {
+            self.invalid.push(format!(
+                "{APP} makes the resource {resource:?}, which must {}",
+                bad.0
+            ));
         }
-        name
+        Some(resource)
     }
 
     fn error(self, place: &str) -> Option<String> {

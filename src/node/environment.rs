@@ -135,8 +135,8 @@ pub struct Environment {
 pub struct Seat {
     name: SeatName,
     election: Arc<Election>,
-    /// What the election is all of, and ends with.
-    apart: Option<Arc<Cluster>>,
+    /// What the election is all of, and ends with. Until the seat is left: JavaScript may hold that for longer.
+    apart: RefCell<Option<Arc<Cluster>>>,
     listener: ListenerId,
     default_pause: Duration,
     /// The term that JavaScript was told of last. A later one does not count until it was told too.
@@ -148,8 +148,8 @@ impl Seat {
         &self.name
     }
 
-    pub fn apart(&self) -> Option<&Arc<Cluster>> {
-        self.apart.as_ref()
+    pub fn apart(&self) -> Option<Arc<Cluster>> {
+        self.apart.borrow().clone()
     }
 
     pub fn election(&self) -> &Arc<Election> {
@@ -249,6 +249,9 @@ impl Environment {
             && seat.listener == listener
         {
             let seat = self.seats.remove(name);
+            if let Some(seat) = &seat {
+                seat.apart.take();
+            }
             self.leaving
                 .extend(seat.filter(|seat| seat.election.awaits(listener)));
         }
@@ -310,7 +313,7 @@ impl Environment {
         let seat = Seat {
             name: name.clone(),
             election,
-            apart,
+            apart: RefCell::new(apart),
             listener,
             default_pause: cluster.config().timing.default_pause(),
             term: RefCell::default(),
@@ -675,6 +678,7 @@ fn detach(key: usize) {
     here.link.calls.end();
     for seat in here.seats.values().chain(&here.leaving) {
         seat.term.borrow_mut().take();
+        seat.apart.take();
         seat.election.gone(seat.listener);
     }
 }

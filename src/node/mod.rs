@@ -20,7 +20,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use napi::bindgen_prelude::{Function, Unknown};
+use napi::bindgen_prelude::{External, Function, Unknown};
 use napi::{Env, Error};
 use napi_derive::napi;
 
@@ -90,6 +90,14 @@ pub struct GuardStatements {
     pub hold: String,
 }
 
+/// A configuration that was read and checked, with all that it took from the environment.
+#[napi(object, object_from_js = false)]
+pub struct CheckedElection {
+    pub info: ClusterInfo,
+    /// For `startElection`.
+    pub config: External<Config>,
+}
+
 /// Once per JavaScript environment. Keeps no process alive.
 #[napi(catch_unwind)]
 pub fn attach(
@@ -110,7 +118,7 @@ pub fn set_log_level(env: Env, level: String) {
 #[napi(catch_unwind)]
 pub fn check_config(json: String, source: String, base_dir: String) -> Result<ClusterInfo> {
     let config = parse(&json, &source, &base_dir)?;
-    cluster::check(&config).map_err(|error| Error::new(CONFIG.to_string(), error.to_string()))?;
+    check(&config)?;
     Ok(info(&config, None))
 }
 
@@ -169,23 +177,34 @@ pub fn join_election(env: Env, name: String, run: Option<String>) -> Result<()> 
         .map_err(|error| Error::new(CONFIG.to_string(), error.to_string()))
 }
 
-/// An election beside the cluster of this process, on a backend of its own: of a `LeaderElection`, or of
-/// `runWhenLeader()`. Nothing is waited for; events follow, under the name that is returned, by which it is
-/// spoken of from now on.
+/// Reads the configuration of an election beside the cluster, without starting anything.
 #[napi(catch_unwind)]
-pub fn start_election(
-    env: Env,
+pub fn check_election(
     json: String,
     source: String,
     base_dir: String,
     run: Option<Run>,
-) -> Result<String> {
+) -> Result<CheckedElection> {
     let mut config = parse(&json, &source, &base_dir)?;
-    let options = options(&config, run.as_ref().map(|run| &*run.options))?;
-    if let Some(run) = run {
-        config.election = election_name(&run.name)?;
-        config.timing = options.timing;
+    if let Some(Run { name, options }) = run {
+        config = config
+            .for_run(election_name(&name)?, &options)
+            .map_err(refused)?;
     }
+    check(&config)?;
+    Ok(CheckedElection {
+        info: info(&config, None),
+        config: External::new(config),
+    })
+}
+
+/// An election beside the cluster of this process, on a backend of its own: of a `LeaderElection`, or of
+/// `runWhenLeader()`. Nothing is waited for; events follow, under the name that is returned, by which it is
+/// spoken of from now on.
+#[napi(catch_unwind)]
+pub fn start_election(env: Env, config: &External<Config>) -> Result<String> {
+    let config = Config::clone(config);
+    let options = config.election_options();
     let refused = |error: StartError| Error::new(CONFIG.to_string(), error.to_string());
     cluster::start_runtime().map_err(|error| Error::new(STORE.to_string(), no_thread(&error)))?;
     let cluster = cluster::open_apart(config).map_err(refused)?;
@@ -225,7 +244,7 @@ pub fn leader(env: Env, name: String) -> Result<Option<LeaderInfo>> {
 #[napi(catch_unwind)]
 pub fn guard(env: Env, name: String, token: f64) -> Result<Option<GuardInfo>> {
     let seat = seat(env, &name)?;
-    let Some(cluster) = seat.apart().cloned().or_else(cluster::running) else {
+    let Some(cluster) = seat.apart().or_else(cluster::running) else {
         return Ok(None);
     };
     let guard = to_token(token).and_then(|token| cluster.guard(seat.election().name(), token));
@@ -275,7 +294,7 @@ pub fn stop_election(env: Env, name: String, operation: u32) -> Result<()> {
         return Ok(());
     };
     let (seat_name, listener) = (seat.name().clone(), seat.listener());
-    let (election, apart) = (seat.election().clone(), seat.apart().cloned());
+    let (election, apart) = (seat.election().clone(), seat.apart());
     let last = election.stop(seat.listener());
     reply.clone().when_done(operation, async move {
         if last {
@@ -291,7 +310,8 @@ pub fn stop_election(env: Env, name: String, operation: u32) -> Result<()> {
     Ok(())
 }
 
-/// Stops every election of this process and closes the store. `done` follows.
+/// Stops every election of this process's cluster and closes its store; elections beside it go on. `done`
+/// follows.
 #[napi(catch_unwind)]
 pub fn stop_cluster(env: Env, operation: u32) {
     let Some(reply) = Environment::of(env, |here| here.reply()) else {
@@ -313,6 +333,10 @@ pub fn release_all_now(timeout_ms: f64) -> bool {
 #[napi(catch_unwind)]
 pub fn default_instance_id() -> String {
     identity::default_instance_id().as_str().to_string()
+}
+
+fn check(config: &Config) -> Result<()> {
+    cluster::check(config).map_err(|error| Error::new(CONFIG.to_string(), error.to_string()))
 }
 
 fn parse(json: &str, source: &str, base_dir: &str) -> Result<Config> {

@@ -9,6 +9,9 @@ use serde_json::Value;
 use crate::go_duration;
 use crate::lease::{InstanceId, Token};
 
+/// `whenleader serve` holds a lease so many parts of it longer than its leader is told.
+pub(super) const SERVERS_MARGIN_DIVISOR: u32 = 20;
+
 /// An answer to a check-in.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct CheckIn {
@@ -62,11 +65,12 @@ impl Found {
         let told = told.map(|nanos| Duration::from_nanos(u64::try_from(nanos).unwrap_or(0)));
         let (leads, current) = (item["leader"] == true, current_leader(item));
         let remaining = told.or_else(|| remaining(item, answer, lease));
+        let longest = lease + lease / SERVERS_MARGIN_DIVISOR;
         Self {
             leads,
             token: item["token"].as_u64().and_then(Token::new),
             // Nobody's lease does not last.
-            remaining: remaining.filter(|left| current.is_some() && *left <= lease),
+            remaining: remaining.filter(|left| current.is_some() && *left <= longest),
             current,
         }
     }
@@ -210,10 +214,17 @@ mod tests {
             remaining(&format!(r#"{by_other}, "remaining": "-1s""#)),
             Some(0)
         );
+        // Of whoever checked in just now, with what the server adds to the lease.
         assert_eq!(
-            remaining(&format!(r#"{by_other}, "remaining": "1h""#)),
-            None
+            remaining(&format!(r#"{by_other}, "remaining": "5.25s""#)),
+            Some(5_250)
         );
+        for too_much in ["5.3s", "1h"] {
+            assert_eq!(
+                remaining(&format!(r#"{by_other}, "remaining": "{too_much}""#)),
+                None
+            );
+        }
         // Of nobody's lease.
         assert_eq!(remaining(r#""remaining": "1.5s""#), None);
         assert_eq!(

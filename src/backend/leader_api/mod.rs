@@ -11,11 +11,13 @@
 //! the same and ignore it. There, tokens are this process's own, drawn from its clock, and a second process
 //! under the same identity would be told that it leads, too: it cannot be told apart.
 //!
-//! A check-in that is sent twice does no harm: the lease counts from the moment before the first was sent, and one
-//! that begins a term says after which token, so that its second copy finds that term begun.
+//! A check-in may be sent twice: the lease counts from the moment before the first was sent, and one that begins a term
+//! says after which token, so that its second copy finds that term begun. A copy that comes when its term was released
+//! already begins another one, of which nobody hears: it keeps the others out until it runs out.
 
 mod answer;
-mod resource;
+mod krn;
+mod own;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -30,14 +32,14 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use self::answer::{CheckIn, Found};
-pub use self::resource::Workload;
+pub use self::krn::Identity;
 use super::http::{Answer, Asked, Broken, Http, Why, excerpt};
 use super::url::StoreUrl;
 use super::{
     Attempt, Backend, BackendError, BadStore, Capabilities, StoreOptions, UNSUITABLE, token_floor,
     without_password,
 };
-use crate::lease::{ElectionName, FailureKind, InstanceId, Leader, Outcome, Owner, Token};
+use crate::lease::{BadName, ElectionName, FailureKind, InstanceId, Leader, Outcome, Owner, Token};
 use crate::locked::locked;
 use crate::timing::Timing;
 
@@ -52,7 +54,7 @@ const RELEASE: &str = "/leader/release";
 const LOOK_TIME: Duration = Duration::from_secs(1);
 /// A server that knew no releases may know them later.
 const UNTIL_ASKED_AGAIN: Duration = Duration::from_secs(60);
-/// Whoever is under our identity, and is not us.
+/// A candidate of another process.
 const STRANGER: u64 = 1;
 
 /// How to reach one.
@@ -94,12 +96,40 @@ struct LeaderApi {
     without_release: Mutex<Option<Instant>>,
 }
 
-/// The term that was seen last of an election whose server counts none.
+/// The term that was seen last of an election: the next one has a larger token, also where the server counts none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Seen {
-    /// Its leader; `None`: a term of our own that is over.
-    leader: Option<InstanceId>,
+    whose: Whose,
     token: Token,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Whose {
+    /// It was granted to us, and may be over.
+    Ours,
+    Of(InstanceId),
+}
+
+/// A name that a resource may have.
+pub fn resource_name(name: &str) -> Result<ElectionName, BadName> {
+    if krn::is_krn(name) {
+        ElectionName::new(name)
+    } else {
+        Err(BadName(krn::RULE.into()))
+    }
+}
+
+/// Whether a server can be reached at this URL, as far as that can be told without asking.
+pub fn check_url(url: &str) -> Result<(), BadStore> {
+    let options = LeaderApiOptions {
+        url: url.into(),
+        token: None,
+        base_dir: PathBuf::new(),
+        connect_timeout: Duration::ZERO,
+        request_timeout: Duration::ZERO,
+        patience: Duration::ZERO,
+    };
+    open(&options).map(|_| ())
 }
 
 /// Connects to nothing yet.
@@ -184,11 +214,9 @@ impl Backend for LeaderApi {
     }
 
     fn check_name(&self, election: &ElectionName) -> Result<(), String> {
-        if resource::is_krn(election.as_str()) {
-            Ok(())
-        } else {
-            Err(resource::RULE.into())
-        }
+        resource_name(election.as_str())
+            .map(|_| ())
+            .map_err(|bad| bad.0)
     }
 
     fn told_lease(&self) -> Option<Duration> {
@@ -234,13 +262,18 @@ impl Backend for LeaderApi {
         };
         if found.leads {
             return Ok(Outcome::Held {
-                token: self.token_of_ours(attempt, &found),
+                token: self.token_of_ours(attempt, &found, answer.lease),
                 valid_for: answer.lease,
             });
         }
-        let remaining = found.remaining;
+        let Found {
+            current,
+            token,
+            remaining,
+            ..
+        } = found;
         Ok(Outcome::Other {
-            leader: self.leader(election, found),
+            leader: current.map(|instance| self.leader(election, instance, token)),
             remaining,
         })
     }
@@ -284,7 +317,7 @@ impl Backend for LeaderApi {
     async fn peek(&self, election: &ElectionName) -> Result<Option<Leader>, BackendError> {
         let answer = self.status().await?;
         let seen = answer::leader_in_status(&answer.body, election.as_str());
-        Ok(seen.map(|(instance, token)| self.stranger(election, instance, token)))
+        Ok(seen.map(|(instance, token)| self.leader(election, instance, token)))
     }
 
     async fn close(&self) {
@@ -381,7 +414,7 @@ impl LeaderApi {
     }
 
     /// The token of the term that a check-in was granted for.
-    fn token_of_ours(&self, attempt: &Attempt<'_>, found: &Found) -> Token {
+    fn token_of_ours(&self, attempt: &Attempt<'_>, found: &Found, lease: Duration) -> Token {
         let mut terms = locked(&self.terms);
         let seen = terms.get(attempt.election);
         let token = match (found.token, attempt.term) {
@@ -390,8 +423,9 @@ impl LeaderApi {
             (None, Some(term)) => term,
             (None, None) => next_token(seen),
         };
-        let leader = None;
-        terms.insert(attempt.election.clone(), Seen { leader, token });
+        let whose = Whose::Ours;
+        terms.insert(attempt.election.clone(), Seen { whose, token });
+        own::granted(&self.shown, attempt.election, attempt.owner, token, lease);
         let own = (attempt.owner.clone(), token);
         locked(&self.own).insert(attempt.election.clone(), own);
         token
@@ -405,30 +439,20 @@ impl LeaderApi {
         last.map_or(0, |(_, token)| token.number())
     }
 
-    fn leader(&self, election: &ElectionName, found: Found) -> Option<Leader> {
-        let instance = found.current?;
-        Some(self.stranger(election, instance, found.token))
-    }
-
-    fn stranger(
-        &self,
-        election: &ElectionName,
-        instance: InstanceId,
-        told: Option<Token>,
-    ) -> Leader {
+    /// Whom a server names. The protocol knows no owners, so one that is not of this process has the same nonce as
+    /// all others.
+    fn leader(&self, election: &ElectionName, instance: InstanceId, told: Option<Token>) -> Leader {
+        let (own, own_token) = own::who_leads(&self.shown, election, &instance, told).unzip();
         let mut terms = locked(&self.terms);
         let seen = terms.get(election);
-        let token = match (told, seen) {
-            (Some(told), _) => told,
-            (None, Some(seen)) if seen.leader.as_ref() == Some(&instance) => seen.token,
-            (None, seen) => next_token(seen),
-        };
-        let leader = Some(instance.clone());
-        terms.insert(election.clone(), Seen { leader, token });
-        let owner = Owner {
-            instance,
-            nonce: STRANGER,
-        };
+        let whose = Whose::Of(instance.clone());
+        let token = told.or(own_token).unwrap_or_else(|| match seen {
+            Some(seen) if seen.whose == whose => seen.token,
+            seen => next_token(seen),
+        });
+        terms.insert(election.clone(), Seen { whose, token });
+        let nonce = STRANGER;
+        let owner = own.unwrap_or(Owner { instance, nonce });
         Leader { owner, token }
     }
 }

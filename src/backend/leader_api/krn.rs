@@ -1,9 +1,9 @@
-//! Names of resources: KRNs, `krn:<kind>:<name>`.
+//! KRNs, `krn:<kind>:<name>`: what resources are called, and who competes for them.
 
 use std::fmt;
 
 /// What one looks like, as words that follow "must".
-pub(super) const RULE: &str = "be a resource name like krn:app:my-app: krn, a kind of letters, digits and -, and a name without spaces, between colons";
+pub(super) const RULE: &str = "be a resource name like krn:app:my-app: krn, a kind of letters, digits, - and _, and a name without spaces, between colons";
 
 pub(super) fn is_krn(text: &str) -> bool {
     let Some((kind, name)) = text
@@ -17,14 +17,14 @@ pub(super) fn is_krn(text: &str) -> bool {
     !kind.is_empty() && kind.bytes().all(is_kind) && !name.is_empty() && name.chars().all(is_name)
 }
 
-/// `krn:wl:<cluster>/<workload>`
+/// Who a workload of the platform is: `krn:wl:<cluster>/<workload>`
 #[derive(Debug)]
-pub struct Workload<'a> {
+pub struct Identity<'a> {
     pub cluster: &'a str,
     pub workload: &'a str,
 }
 
-impl fmt::Display for Workload<'_> {
+impl fmt::Display for Identity<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "krn:wl:{}/{}", self.cluster, self.workload)
     }
@@ -41,6 +41,7 @@ mod tests {
             "krn:wl:cluster/workload",
             "krn:ad:pump-1/flow:x",
             "krn:job:ü",
+            "krn:batch_job-2:x",
         ] {
             assert!(is_krn(good), "{good}");
         }
