@@ -198,7 +198,8 @@ pub struct StoreOptions {
     /// another one while there is time: the shortest attempt of an election is twice as long.
     pub patience: Duration,
     /// Leases are held for others, who live on when this process dies: a store that sees deaths leaves them to
-    /// their expiry.
+    /// their expiry. They may come by other processes, too, which ask for another duration: no write shortens what
+    /// still runs of an owner's lease.
     pub for_others: bool,
 }
 
