@@ -42,6 +42,7 @@ use tokio_rustls::TlsAcceptor;
 
 use self::api::Api;
 use self::elections::Elections;
+use crate::backend::blocking::blocking;
 use crate::backend::{self, BackendError, StoreOptions, without_password};
 use crate::campaign::PreparedStore;
 use crate::clock::SystemClock;
@@ -103,7 +104,7 @@ pub enum ServeError {
     Store(BackendError),
 }
 
-/// A running server. Dropping it does not stop it.
+/// A running server. Dropped, it stops by itself, and nobody hears when it has.
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
@@ -118,7 +119,7 @@ impl Server {
             .map_err(|bad| ServeError::Option(bad.parameter, bad.rule))?;
         let tls = match options.tls.clone() {
             Some((cert, key)) => {
-                let config = server_tls(&cert, &key);
+                let config = blocking(move || server_tls(&cert, &key)).await;
                 let config = config.map_err(|why| ServeError::Option("cert", why))?;
                 Some(TlsAcceptor::from(Arc::new(config)))
             }
