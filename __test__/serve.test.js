@@ -9,7 +9,7 @@ const { test } = require("node:test");
 const { setTimeout: sleep } = require("node:timers/promises");
 const { promisify } = require("node:util");
 const { ApiServer, BIN } = require("./support/api-server.js");
-const { newFolder } = require("./support/child.js");
+const { newFolder, ROOT } = require("./support/child.js");
 
 const run = promisify(execFile);
 
@@ -732,6 +732,30 @@ test("TLS is served with a certificate and its key", async (t) => {
     .raw("GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
     .catch(() => "");
   assert.doesNotMatch(plain, /HTTP/);
+});
+
+test("a process has one server, also if two are started at once, and another one after it", async () => {
+  const code = `
+    const { environment } = require(${JSON.stringify(path.join(ROOT, "lib", "main.js"))});
+    const options = {
+      store: "file:.whenleader", baseDir: process.cwd(), listen: "127.0.0.1:0", lease: "2s", allowReset: false,
+    };
+    const keepAlive = setInterval(() => {}, 1_000);
+    (async () => {
+      const refused = await environment.serve({ ...options, lease: "x" }).catch(({ message }) => message);
+      const both = await Promise.allSettled([environment.serve(options), environment.serve(options)]);
+      await environment.stopServing();
+      const again = await environment.serve(options);
+      await environment.stopServing();
+      clearInterval(keepAlive);
+      console.log(JSON.stringify([refused, both.map(({ value, reason }) => value ?? reason.message), again]));
+    })();`;
+  const { stdout } = await run(process.execPath, ["-e", code], { cwd: newFolder() });
+  const [refused, [first, second], again] = JSON.parse(stdout);
+  assert.match(refused, /lease must be/);
+  assert.match(first, /^127\.0\.0\.1:\d+$/);
+  assert.match(second, /this process serves already/);
+  assert.match(again, /^127\.0\.0\.1:\d+$/);
 });
 
 test("bad arguments are refused with what is right", async () => {
