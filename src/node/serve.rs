@@ -21,7 +21,7 @@ enum Place {
     Taken(Server),
 }
 
-/// The place for a server that is being started. It is free again if that fails, or panics.
+/// The place for a server that is being started. Unless one has taken it, it is free again with its end.
 struct Claim;
 
 impl Claim {
@@ -34,9 +34,14 @@ impl Claim {
         *place = Place::Claimed;
         Some(Self)
     }
+}
 
-    fn hold(self, server: Server) {
-        *locked(&PLACE) = Place::Taken(server);
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let mut place = locked(&PLACE);
+        if matches!(*place, Place::Claimed) {
+            *place = Place::Free;
+        }
     }
 }
 
@@ -49,15 +54,6 @@ fn take() -> Option<Server> {
     match std::mem::replace(&mut *place, Place::Free) {
         Place::Taken(server) => Some(server),
         Place::Free | Place::Claimed => None,
-    }
-}
-
-impl Drop for Claim {
-    fn drop(&mut self) {
-        let mut place = locked(&PLACE);
-        if matches!(*place, Place::Claimed) {
-            *place = Place::Free;
-        }
     }
 }
 
@@ -87,14 +83,14 @@ pub fn serve(env: Env, options: ServeOptions, operation: u32) -> Result<()> {
     };
     let options = checked(options).map_err(|message| Error::new(CONFIG.to_string(), message))?;
     reply.when_done(operation, async move {
-        let Some(claim) = Claim::new() else {
+        let Some(_claim) = Claim::new() else {
             let message = "this process serves already".to_string();
             return Done::Failed(CONFIG, None, message);
         };
         match Server::start(options).await {
             Ok(server) => {
                 let address = server.address().to_string();
-                claim.hold(server);
+                *locked(&PLACE) = Place::Taken(server);
                 Done::Address(address)
             }
             Err(ServeError::Option(parameter, rule)) => {
