@@ -51,14 +51,27 @@ describe("whenleader serve", { concurrency: 2 }, () => {
       assert.ok(b.leader && b.token > a.token);
       assert.equal((await second.checkIn("a", RESOURCE)).leader, false);
 
-      // A server that lends shorter leases, as after a change of --lease, shortens none that was lent.
+      // A server that lends shorter leases, as after a change of --lease, shortens none that was lent, however it
+      // is asked: whatever it remembers, by whoever has a session, and by whoever has none.
       const short = await ApiServer.start(t, {
         args: ["--store", url, "--lease", `${shortLeaseOf(kind)}ms`],
       });
+      const [old, own] = ["krn:app:old", "krn:app:own"];
+      assert.equal((await short.checkIn("b", old)).leader, true);
+      await second.post("/leader/release", { id: "b", resources: [old] });
+      const plain = await first.checkIn("a", old);
+      const session = await first.checkIn("a", own, { session: "s", after: 0 });
+      assert.deepEqual([plain.leader, session.leader], [true, true]);
       const before = performance.now();
+      // Of these answers nobody hears.
       assert.equal((await short.checkIn("b", RESOURCE)).leader, true);
+      assert.equal((await short.checkIn("a", old)).token, plain.token, "one term goes on");
+      assert.ok((await short.checkIn("a", own, { session: "s" })).token > session.token);
       while (performance.now() - before < lease * 600) {
-        assert.equal((await short.checkIn("c", RESOURCE)).leader, false, "b was told more before");
+        for (const resource of [RESOURCE, old, own]) {
+          const { leader } = await short.checkIn("c", resource);
+          assert.equal(leader, false, `its leader was told more before: ${resource}`);
+        }
         await sleep(100);
       }
       assert.equal((await first.checkIn("b", RESOURCE)).leader, true);

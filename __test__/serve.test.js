@@ -9,7 +9,7 @@ const { test } = require("node:test");
 const { setTimeout: sleep } = require("node:timers/promises");
 const { promisify } = require("node:util");
 const { ApiServer, BIN } = require("./support/api-server.js");
-const { newFolder } = require("./support/child.js");
+const { newFolder, ROOT } = require("./support/child.js");
 
 const run = promisify(execFile);
 
@@ -319,6 +319,100 @@ test("several servers on one store agree, whichever is asked", async (t) => {
   }
 });
 
+test("a server whose memory is old begins no term anew, shortens none, and counts each change once", async (t) => {
+  const cwd = newFolder();
+  const [one, other] = [
+    await ApiServer.start(t, { cwd, args: ["--lease", "8s"] }),
+    await ApiServer.start(t, { cwd, args: ["--lease", "500ms"] }),
+  ];
+  for (const session of [undefined, "s"]) {
+    const resource = `krn:app:${session}`;
+    const more = (token) => (session ? { session, after: token } : {});
+    // The other server saw B lead, and not that it released.
+    assert.equal((await other.checkIn(B, resource)).leader, true);
+    await one.post("/leader/release", { id: B, resources: [resource] });
+    const first = await one.checkIn(A, resource, more(0));
+    const begun = performance.now();
+    const again = await other.checkIn(A, resource, more(0));
+    assert.deepEqual([again.leader, again.token], [true, first.token], "one term goes on");
+    while (performance.now() - begun < 2_000) {
+      assert.equal((await other.checkIn(B, resource)).leader, false, "A was told 8 s");
+      await sleep(100);
+    }
+  }
+  // B and A of each of the two, as either saw it.
+  assert.match((await other.get("/metrics")).text, /^whenleader_leader_changes_total 4$/m);
+});
+
+test("what another server did is a change here, too, with its time and its lease", async (t) => {
+  const cwd = newFolder();
+  const servers = [await ApiServer.start(t, { cwd }), await ApiServer.start(t, { cwd })];
+  const [one, other] = servers;
+  const metric = async (server, name) => {
+    const { text } = await server.get("/metrics");
+    return Number(text.match(new RegExp(`^whenleader_${name} (\\d+)$`, "m"))[1]);
+  };
+  const seen = async (server) => (await server.get("/leader/status")).body.resources[0];
+  await one.checkIn(A);
+  await one.post("/leader/release", { id: A, resources: [X] });
+  await other.checkIn(B);
+  assert.equal(await metric(other, "leader_changes_total"), 1);
+  const shown = await until("it is seen", async () => {
+    const shown = await seen(one);
+    return shown.current_leader === B && shown;
+  });
+  assert.match(shown.remaining, /^[12]/, "as the store knows it");
+  assert.ok(Math.abs(Date.parse(shown.last_check_in) - Date.now()) < 3_000);
+  assert.equal(await metric(one, "elections_led"), 1);
+  assert.equal(await metric(one, "leader_changes_total"), 3, "A, nobody, B");
+  const page = await one.get("/");
+  assert.equal(page.text.match(/<tr>/g).length, 2 + 1 + 3, "the heads, the resource, the changes");
+
+  // It leads on by the other server: never seen as ended here, and never as another term.
+  for (const end = Date.now() + 5_000; Date.now() < end; await sleep(300)) {
+    const { leader } = await other.checkIn(B);
+    assert.equal(leader, true);
+    assert.equal((await seen(one)).current_leader, B);
+    assert.equal(await metric(one, "elections_led"), 1);
+  }
+  assert.equal(await metric(one, "leader_changes_total"), 3);
+  await until("its end is seen", async () => !(await seen(one)).current_leader);
+  assert.equal(await metric(one, "elections_led"), 0);
+  assert.equal(await metric(one, "leader_changes_total"), 4, "and nobody");
+});
+
+test("a copy of a campaign that arrives when its term was released begins none", async (t) => {
+  const server = await ApiServer.start(t);
+  const campaign = (after, session = "s") => server.checkIn(A, X, { session, after });
+  const { token } = await campaign(0);
+  const own = { id: A, session: "s", token, resources: [X] };
+  assert.equal((await server.post("/leader/release", own)).body.resources[0].released, true);
+  const late = await campaign(0);
+  assert.deepEqual([late.leader, late.current_leader], [false, undefined], "nobody leads");
+  const next = await server.checkIn(B);
+  assert.ok(next.leader && next.token > token, "and whoever asks may");
+  assert.equal((await campaign(0)).current_leader, B);
+  await server.post("/leader/release", { id: B, resources: [X] });
+  const again = await campaign(token);
+  assert.ok(
+    again.leader && again.token > next.token,
+    "its leader knows of its term, and wants another",
+  );
+  // Whoever has forgotten it is kept out for one lease at most.
+  const release = { ...own, token: again.token };
+  assert.equal((await server.post("/leader/release", release)).body.resources[0].released, true);
+  await until("it leads again", async () => (await campaign(0)).leader);
+});
+
+test("a server that starts counts no change for the leaders that it finds", async (t) => {
+  const cwd = newFolder();
+  const first = await ApiServer.start(t, { cwd });
+  await first.checkIn(A);
+  const second = await ApiServer.start(t, { cwd });
+  assert.equal((await second.checkIn(B)).current_leader, A);
+  assert.match((await second.get("/metrics")).text, /^whenleader_leader_changes_total 0$/m);
+});
+
 test("racing candidates never both lead, on two servers", async (t) => {
   const cwd = newFolder();
   const servers = [await ApiServer.start(t, { cwd }), await ApiServer.start(t, { cwd })];
@@ -345,6 +439,8 @@ test("a reset clears every election, where the server is for tests", async (t) =
   const done = await forTests.post("/leader/reset", "");
   assert.deepEqual([done.status, done.text], [200, ""]);
   assert.deepEqual((await forTests.get("/leader/status")).body.resources, []);
+  const { text } = await forTests.get("/metrics");
+  assert.match(text, /^whenleader_leader_changes_total 2$/m, "a leader, and nobody");
   assert.equal((await forTests.checkIn(B)).leader, true);
 });
 
@@ -636,6 +732,30 @@ test("TLS is served with a certificate and its key", async (t) => {
     .raw("GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
     .catch(() => "");
   assert.doesNotMatch(plain, /HTTP/);
+});
+
+test("a process has one server, also if two are started at once, and another one after it", async () => {
+  const code = `
+    const { environment } = require(${JSON.stringify(path.join(ROOT, "lib", "main.js"))});
+    const options = {
+      store: "file:.whenleader", baseDir: process.cwd(), listen: "127.0.0.1:0", lease: "2s", allowReset: false,
+    };
+    const keepAlive = setInterval(() => {}, 1_000);
+    (async () => {
+      const refused = await environment.serve({ ...options, lease: "x" }).catch(({ message }) => message);
+      const both = await Promise.allSettled([environment.serve(options), environment.serve(options)]);
+      await environment.stopServing();
+      const again = await environment.serve(options);
+      await environment.stopServing();
+      clearInterval(keepAlive);
+      console.log(JSON.stringify([refused, both.map(({ value, reason }) => value ?? reason.message), again]));
+    })();`;
+  const { stdout } = await run(process.execPath, ["-e", code], { cwd: newFolder() });
+  const [refused, [first, second], again] = JSON.parse(stdout);
+  assert.match(refused, /lease must be/);
+  assert.match(first, /^127\.0\.0\.1:\d+$/);
+  assert.match(second, /this process serves already/);
+  assert.match(again, /^127\.0\.0\.1:\d+$/);
 });
 
 test("bad arguments are refused with what is right", async () => {

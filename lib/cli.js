@@ -19,7 +19,7 @@ Serves the Leader Election API, so that programs in every language can elect a l
   --token-file <path>  a file with the token that each request must show; else WHENLEADER_TOKEN, if it is set
   --cert <path>        serve TLS with this certificate, in PEM
   --key <path>         and its key
-  --allow-reset        let clients clear all elections: for tests
+  --allow-reset        let clients end every term that this server knows of: for tests
   --log <level>        ${LEVELS.join(", ")} (default: info; debug logs each request)
   --version, --help
 

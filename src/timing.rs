@@ -54,6 +54,12 @@ const TOLD_PATIENCE: Duration = Duration::from_secs(1);
 /// `stallTimeout` in leases unless it is given.
 const STALL_LEASES: u32 = 4;
 
+/// What a server may lend. What its store holds is longer, and a day at most.
+const SHORTEST_LENT: Duration = Duration::from_millis(100);
+const LONGEST_LENT: Duration = Duration::from_secs(22 * 60 * 60);
+/// Of a lent lease, the part that the store keeps it longer.
+const LENT_MARGIN_DIVISOR: u32 = 20;
+
 /// The validated numbers of one election.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Timing {
@@ -408,6 +414,62 @@ impl Jitter {
 
 struct Millis(Duration);
 
+/// The numbers of a server that lends leases: L is what it tells, and its store holds more.
+///
+/// Clients of that protocol count L from before they ask, and some to its very end, by clocks of their own. So the
+/// store holds L and a twentieth of it (M): one client stops L - its own margin after it asked, another is let in
+/// L + M after the server asked the store, which was later. Clocks may differ in rate by `M / (2 L + M)`, 2.4 %,
+/// where a client has no margin.
+///
+/// A check-in comes every L/3, and has 2 L/3 for its way and the store's answer: later than that its sender has
+/// stopped, or asked again. A connection that says nothing for a quarter of it is given up while there is time to
+/// ask on another one twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lending {
+    told: Duration,
+}
+
+impl Lending {
+    pub fn new(told: Duration) -> Result<Self, BadTiming> {
+        if told < SHORTEST_LENT || told > LONGEST_LENT {
+            return Err(BadTiming {
+                parameter: "lease",
+                rule: "be 100ms to 22h".into(),
+            });
+        }
+        Ok(Self { told })
+    }
+
+    /// L.
+    pub const fn told(&self) -> Duration {
+        self.told
+    }
+
+    /// L + M: what the store is asked for.
+    pub fn held(&self) -> Duration {
+        self.told + self.margin()
+    }
+
+    /// What a leader is told of a lease that the store surely holds for so long.
+    pub fn told_of(&self, held: Duration) -> Duration {
+        self.told.min(held.saturating_sub(self.margin()))
+    }
+
+    /// How long one answer of the store may take.
+    pub fn request_limit(&self) -> Duration {
+        self.told * 2 / 3
+    }
+
+    /// After how long a connection without an answer is taken for dead.
+    pub fn patience(&self) -> Duration {
+        self.request_limit() / 4
+    }
+
+    fn margin(&self) -> Duration {
+        self.told / LENT_MARGIN_DIVISOR
+    }
+}
+
 impl fmt::Display for Millis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ms", self.0.as_millis())
@@ -586,5 +648,30 @@ mod tests {
             timing.next_look(None, Jitter::from_bits(u16::MAX)),
             ms(4_500)
         );
+    }
+
+    #[test]
+    fn what_is_lent_is_held_a_twentieth_longer_and_a_day_at_most() {
+        let lending = Lending::new(ms(5_000)).unwrap();
+        assert_eq!(lending.held(), ms(5_250));
+        assert_eq!(lending.told_of(ms(5_250)), ms(5_000));
+        assert_eq!(lending.told_of(ms(9_000)), ms(5_000));
+        assert_eq!(lending.told_of(ms(3_250)), ms(3_000), "granted less");
+        assert_eq!(lending.told_of(ms(250)), ms(0));
+        assert!(Lending::new(LONGEST_LENT).unwrap().held() <= LONGEST_LEASE);
+        for refused in [Duration::ZERO, ms(99), LONGEST_LENT + ms(1), Duration::MAX] {
+            let bad = Lending::new(refused).unwrap_err();
+            assert_eq!((bad.parameter, &*bad.rule), ("lease", "be 100ms to 22h"));
+        }
+    }
+
+    #[test]
+    fn a_check_in_that_the_store_answers_in_time_is_answered_within_its_lease() {
+        for told in [100, 500, 5_000, 79_200_000] {
+            let lending = Lending::new(ms(told)).unwrap();
+            let asked = Timing::told(ms(told)).renew_interval();
+            assert!(asked + lending.request_limit() <= ms(told));
+            assert!(2 * lending.patience() < lending.request_limit());
+        }
     }
 }

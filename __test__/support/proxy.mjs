@@ -7,6 +7,8 @@ export class TcpProxy {
   #pairs = new Set();
   /** "open", "frozen" (nothing passes, connections stay), or "cut" (refused, and reset) */
   #mode = "open";
+  /** How many milliseconds everything takes longer, each way. */
+  delay = 0;
   /** How often the instance spoke first, or after it had heard something: what it asked costs so many ways there and back. */
   roundTrips = 0;
   /** When it spoke last. */
@@ -40,7 +42,10 @@ export class TcpProxy {
       isSpeaking = false;
     });
     for (const [from, to] of [pair, [store, client]]) {
-      from.on("data", (bytes) => to.write(bytes));
+      from.on("data", (bytes) => {
+        if (this.delay === 0) to.write(bytes);
+        else setTimeout(() => to.write(bytes), this.delay);
+      });
       from.on("error", () => {});
       from.on("close", () => {
         to.destroy();

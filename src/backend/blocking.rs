@@ -13,7 +13,7 @@ const AT_ONCE: usize = 4;
 static ROOM: Semaphore = Semaphore::const_new(AT_ONCE);
 
 /// Runs it on a thread of its own. Whoever stops waiting does not end it.
-pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     blocking_within(&ROOM, work).await
 }
 

@@ -7,7 +7,7 @@
 //! Adding a store: one module here, and one row in `STORES`; docs/architecture.md has the whole list.
 
 mod aws;
-mod blocking;
+pub(crate) mod blocking;
 pub mod consul;
 pub mod etcd;
 pub mod file;
@@ -198,7 +198,8 @@ pub struct StoreOptions {
     /// another one while there is time: the shortest attempt of an election is twice as long.
     pub patience: Duration,
     /// Leases are held for others, who live on when this process dies: a store that sees deaths leaves them to
-    /// their expiry.
+    /// their expiry. They may come by other processes, too, which ask for another duration: no write shortens what
+    /// still runs of an owner's lease.
     pub for_others: bool,
 }
 

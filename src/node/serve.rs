@@ -12,7 +12,50 @@ use crate::go_duration;
 use crate::locked::locked;
 use crate::server::{ServeError, Server, ServerOptions};
 
-static SERVER: Mutex<Option<Server>> = Mutex::new(None);
+static PLACE: Mutex<Place> = Mutex::new(Place::Free);
+
+enum Place {
+    Free,
+    /// One is being started.
+    Claimed,
+    Taken(Server),
+}
+
+/// The place for a server that is being started. Unless one has taken it, it is free again with its end.
+struct Claim;
+
+impl Claim {
+    /// `None`: somebody has it.
+    fn new() -> Option<Self> {
+        let mut place = locked(&PLACE);
+        if !matches!(*place, Place::Free) {
+            return None;
+        }
+        *place = Place::Claimed;
+        Some(Self)
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let mut place = locked(&PLACE);
+        if matches!(*place, Place::Claimed) {
+            *place = Place::Free;
+        }
+    }
+}
+
+/// The server, if it has started.
+fn take() -> Option<Server> {
+    let mut place = locked(&PLACE);
+    if !matches!(*place, Place::Taken(_)) {
+        return None;
+    }
+    match std::mem::replace(&mut *place, Place::Free) {
+        Place::Taken(server) => Some(server),
+        Place::Free | Place::Claimed => None,
+    }
+}
 
 #[napi(object)]
 pub struct ServeOptions {
@@ -40,14 +83,14 @@ pub fn serve(env: Env, options: ServeOptions, operation: u32) -> Result<()> {
     };
     let options = checked(options).map_err(|message| Error::new(CONFIG.to_string(), message))?;
     reply.when_done(operation, async move {
-        if locked(&SERVER).is_some() {
+        let Some(_claim) = Claim::new() else {
             let message = "this process serves already".to_string();
             return Done::Failed(CONFIG, None, message);
-        }
+        };
         match Server::start(options).await {
             Ok(server) => {
                 let address = server.address().to_string();
-                *locked(&SERVER) = Some(server);
+                *locked(&PLACE) = Place::Taken(server);
                 Done::Address(address)
             }
             Err(ServeError::Option(parameter, rule)) => {
@@ -67,8 +110,7 @@ pub fn stop_serving(env: Env, operation: u32) {
         return;
     };
     reply.when_done(operation, async {
-        let server = locked(&SERVER).take();
-        if let Some(server) = server {
+        if let Some(server) = take() {
             server.stop().await;
         }
         Done::Nothing

@@ -17,8 +17,8 @@ use serde_json::{Map, Value, json};
 use subtle::ConstantTimeEq as _;
 use tokio::time::timeout;
 
-use super::body::{self, Asked, Bad};
-use super::elections::{Elections, Failed, Standing, Workload};
+use super::body::{self, Bad};
+use super::elections::{Asked, Candidate, CheckedIn, Elections, Failed, Standing};
 use super::page::{Page, Time};
 use crate::go_duration::Shown;
 
@@ -39,7 +39,7 @@ pub(super) type Answer = Response<Full<Bytes>>;
 pub(super) struct Api {
     pub elections: Elections,
     pub token: Option<String>,
-    /// Whether everybody may clear all elections.
+    /// Whether those who may ask may also clear the elections that this server knows.
     pub may_reset: bool,
     /// It listens on this machine alone.
     pub is_private: bool,
@@ -216,29 +216,20 @@ impl Api {
     async fn call(&self, call: Call, request: Request<Incoming>) -> Result<Answer, Refusal> {
         Ok(match call {
             Call::Elect => {
-                let asked = self.named(body::asked(&read(request).await?)?)?;
-                json_answer(&self.elect(&asked).await?)
+                let asked = body::asked(&read(request).await?)?;
+                let answers = self.elect(&[asked]).await?;
+                json_answer(&answers.into_iter().next().unwrap_or_default())
             }
             Call::ElectBulk => {
                 let bulk = body::bulk(&read(request).await?)?;
-                let mut data = Vec::with_capacity(bulk.len());
-                for asked in bulk {
-                    data.push(self.named(asked)?);
-                }
-                let mut answers = Vec::with_capacity(data.len());
-                for asked in &data {
-                    answers.push(self.elect(asked).await?);
-                }
-                json_answer(&json!({ "data": answers }))
+                json_answer(&json!({ "data": self.elect(&bulk).await? }))
             }
             Call::Release => {
-                let asked = self.named(body::asked(&read(request).await?)?)?;
-                let released = self
-                    .elections
-                    .release(&asked.asker, &asked.resources)
-                    .await?;
-                let resources: Vec<_> = released
-                    .into_iter()
+                let asked = body::asked(&read(request).await?)?;
+                self.check_names(&asked)?;
+                let released = self.elections.release(&asked).await?;
+                let named = asked.resources.iter().zip(released);
+                let resources: Vec<_> = named
                     .map(|(name, done)| json!({ "resource": name.as_str(), "released": done }))
                     .collect();
                 json_answer(&json!({ "resources": resources }))
@@ -247,7 +238,7 @@ impl Api {
                 let standings = self.elections.status().await;
                 let resources: Vec<_> = standings.iter().map(in_status).collect();
                 json_answer(&json!({
-                    "lease_duration": Shown(self.elections.lease).to_string(),
+                    "lease_duration": Shown(self.elections.lending.told()).to_string(),
                     "resources": resources,
                 }))
             }
@@ -263,8 +254,8 @@ impl Api {
                 Answer::default()
             }
             Call::Workloads => {
-                let workloads = self.elections.workloads();
-                let data: Vec<_> = workloads.iter().map(in_list).collect();
+                let candidates = self.elections.candidates();
+                let data: Vec<_> = candidates.iter().map(in_list).collect();
                 json_answer(&json!({ "data": data }))
             }
             Call::Health => match self.elections.is_well().await {
@@ -292,44 +283,54 @@ impl Api {
         })
     }
 
-    fn named(&self, asked: Asked) -> Result<Asked, Refusal> {
+    fn check_names(&self, asked: &Asked) -> Result<(), Refusal> {
         for resource in &asked.resources {
             self.elections.check_name(resource).map_err(|rule| {
                 Refusal::from(format!("resource {:?} must {rule}", resource.as_str()))
             })?;
         }
-        Ok(asked)
+        Ok(())
     }
 
-    async fn elect(&self, asked: &Asked) -> Result<Value, Refusal> {
-        let standings = self
-            .elections
-            .check_in(&asked.asker, &asked.resources)
-            .await?;
-        let valid_for = standings.iter().filter(|standing| standing.leads);
-        let valid_for = valid_for.map(|standing| standing.valid_for).min();
-        let lease = valid_for.unwrap_or(self.elections.lease);
-        let id = asked.asker.owner.instance.as_str();
-        let resources: Vec<_> = standings
+    /// An answer to each of them.
+    async fn elect(&self, all: &[Asked]) -> Result<Vec<Value>, Refusal> {
+        for asked in all {
+            self.check_names(asked)?;
+        }
+        let checked_in = self.elections.check_in(all).await?;
+        let answers = all.iter().zip(checked_in);
+        Ok(answers
+            .map(|(asked, of_each)| self.elected(asked, &of_each))
+            .collect())
+    }
+
+    fn elected(&self, asked: &Asked, of_each: &[CheckedIn]) -> Value {
+        let shortest = of_each
             .iter()
-            .map(|standing| {
+            .filter_map(|checked_in| checked_in.told)
+            .min();
+        let lease = shortest.unwrap_or(self.elections.lending.told());
+        let id = asked.asker.owner.instance.as_str();
+        let resources: Vec<_> = of_each
+            .iter()
+            .map(|CheckedIn { standing, told }| {
                 let mut item = in_status(standing);
-                item["leader"] = standing.leads.into();
+                item["leader"] = told.is_some().into();
                 item["request_leader"] = id.into();
                 item
             })
             .collect();
-        Ok(json!({
+        json!({
             "check_in": Time(SystemTime::now()).to_string(),
             "lease_duration": Shown(lease).to_string(),
             "resources": resources,
-        }))
+        })
     }
 
     async fn page(&self) -> Result<Answer, Refusal> {
         let page = Page {
             store: &self.elections.store().describe(),
-            lease: self.elections.lease,
+            lease: self.elections.lending.told(),
             standings: &self.elections.status().await,
             changes: &self.elections.changes(),
             now: SystemTime::now(),
@@ -373,15 +374,16 @@ fn in_status(standing: &Standing) -> Value {
     Value::Object(item)
 }
 
-fn in_list(workload: &Workload) -> Value {
-    let id = workload.id.as_str();
-    let resource = workload.resource.as_str();
+/// The protocol's word for those who check in is workload.
+fn in_list(candidate: &Candidate) -> Value {
+    let id = candidate.id.as_str();
+    let resource = candidate.resource.as_str();
     let name = id.rsplit_once('/').map_or(id, |(_, name)| name);
     json!({
         "name": name,
         "app_name": resource.strip_prefix("krn:app:").unwrap_or(resource),
-        "status": if workload.is_running { "running" } else { "stopped" },
-        "running": workload.is_running,
+        "status": if candidate.is_running { "running" } else { "stopped" },
+        "running": candidate.is_running,
     })
 }
 

@@ -5,20 +5,13 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-use super::elections::{Asker, Wants};
+use super::elections::{Asked, Asker, Wants};
 use crate::lease::{ElectionName, InstanceId, Owner, Token};
 
 /// Of one request, in a bulk all together.
 pub(super) const RESOURCES: usize = 1_000;
 /// The longest name of a session.
 const SESSION: usize = 64;
-
-/// Who asks for what.
-#[derive(Debug)]
-pub(super) struct Asked {
-    pub asker: Asker,
-    pub resources: Vec<ElectionName>,
-}
 
 /// Why a body was refused, in words.
 pub(super) type Bad = String;

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::elections::Standing;
+use super::elections::CheckedIn;
 use crate::backend::BackendError;
 
 /// The upper ends of the histogram's buckets, in seconds.
@@ -25,9 +25,9 @@ pub(super) struct Metrics {
 }
 
 impl Metrics {
-    pub fn checked_in(&self, took: Duration, result: &Result<Standing, BackendError>) {
+    pub fn checked_in(&self, took: Duration, result: &Result<CheckedIn, BackendError>) {
         add(match result {
-            Ok(standing) if standing.leads => &self.granted,
+            Ok(checked_in) if checked_in.told.is_some() => &self.granted,
             Ok(_) => &self.denied,
             Err(_) => &self.failed,
         });
@@ -73,7 +73,7 @@ impl Metrics {
         metric(
             "elections_led",
             "gauge",
-            "Resources that have a leader now.",
+            "Resources with a leader, as this server saw them last: at a check-in with it, or for a status.",
             &plain(count(led)),
         );
         let outcome = |name: &str, value| (format!("{{outcome=\"{name}\"}}"), value);

@@ -20,7 +20,7 @@ use std::convert::Infallible;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,16 +42,15 @@ use tokio_rustls::TlsAcceptor;
 
 use self::api::Api;
 use self::elections::Elections;
+use crate::backend::blocking::blocking;
 use crate::backend::{self, BackendError, StoreOptions, without_password};
 use crate::campaign::PreparedStore;
 use crate::clock::SystemClock;
 use crate::lease::FailureKind;
+use crate::timing::Lending;
 
 /// So many connections are served at once; more wait until one ends.
 const CONNECTIONS: usize = 1_024;
-/// What is told of a lease. What the store holds is longer, and a day at most.
-const SHORTEST_LEASE: Duration = Duration::from_millis(100);
-const LONGEST_LEASE_TOLD: Duration = Duration::from_secs(22 * 60 * 60);
 /// How long the head of a request may take, or the next request of a connection to come.
 const HEAD_TIME: Duration = Duration::from_secs(15);
 /// How long an answer may wait until some of it is read.
@@ -105,7 +104,7 @@ pub enum ServeError {
     Store(BackendError),
 }
 
-/// A running server. Dropping it does not stop it.
+/// A running server. Dropped, it stops by itself, and nobody hears when it has.
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
@@ -116,17 +115,18 @@ pub struct Server {
 impl Server {
     /// Looks at the store, and listens. A store that is merely away does not fail it.
     pub async fn start(options: ServerOptions) -> Result<Self, ServeError> {
-        let tls = match &options.tls {
-            Some((cert, key)) => Some(TlsAcceptor::from(Arc::new(
-                server_tls(cert, key).map_err(|why| ServeError::Option("cert", why))?,
-            ))),
+        let lending = Lending::new(options.lease)
+            .map_err(|bad| ServeError::Option(bad.parameter, bad.rule))?;
+        let tls = match options.tls.clone() {
+            Some((cert, key)) => {
+                let config = blocking(move || server_tls(&cert, &key)).await;
+                let config = config.map_err(|why| ServeError::Option("cert", why))?;
+                Some(TlsAcceptor::from(Arc::new(config)))
+            }
             None => None,
         };
-        if options.lease < SHORTEST_LEASE || options.lease > LONGEST_LEASE_TOLD {
-            return Err(ServeError::Option("lease", "be 100ms to 22h".into()));
-        }
         let mut api = Api {
-            elections: open(&options)?,
+            elections: open(&options, lending)?,
             token: options.token.clone(),
             may_reset: options.may_reset,
             is_private: false,
@@ -181,14 +181,13 @@ impl Server {
     }
 }
 
-fn open(options: &ServerOptions) -> Result<Elections, ServeError> {
-    // Whoever asks waits a whole lease for the answer.
-    let limit = options.lease * 2 / 3;
+fn open(options: &ServerOptions, lending: Lending) -> Result<Elections, ServeError> {
+    let limit = lending.request_limit();
     let clock = Arc::new(SystemClock);
     let store_options = StoreOptions {
         connect_timeout: limit,
         request_timeout: limit,
-        patience: limit / 4,
+        patience: lending.patience(),
         for_others: true,
         ..StoreOptions::new(&options.base_dir)
     };
@@ -197,16 +196,16 @@ fn open(options: &ServerOptions) -> Result<Elections, ServeError> {
         ServeError::Option("store", format!("{}; it is {shown:?}", bad.rule))
     })?;
     let shortest = store.capabilities().shortest_lease;
-    if options.lease < shortest {
+    if lending.told() < shortest {
         let millis = shortest.as_millis();
         let rule = format!("be at least {millis} ms on {}", store.describe());
         return Err(ServeError::Option("lease", rule));
     }
     let store = Arc::new(PreparedStore::new(store));
-    Ok(Elections::new(store, clock, options.lease, limit))
+    Ok(Elections::new(store, clock, lending))
 }
 
-fn server_tls(cert: &PathBuf, key: &PathBuf) -> Result<ServerConfig, String> {
+fn server_tls(cert: &Path, key: &Path) -> Result<ServerConfig, String> {
     let chain = CertificateDer::pem_file_iter(cert)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
         .map_err(|error| format!("be certificates in PEM, not {}: {error}", cert.display()))?;

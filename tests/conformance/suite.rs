@@ -397,6 +397,7 @@ macro_rules! conformance {
             a_renewed_lease_is_not_taken_over,
             a_released_lease_is_free_at_once_and_its_token_is_never_used_again,
             a_late_renewal_of_an_old_term_changes_nothing,
+            a_renewal_of_a_term_that_nobody_has_tells_who_leads_and_for_how_long,
             a_late_release_of_an_old_term_changes_nothing,
             two_instances_with_one_id_are_two,
             a_process_that_was_started_again_under_its_id_waits_like_a_stranger,
@@ -522,6 +523,34 @@ pub async fn a_late_renewal_of_an_old_term_changes_nothing(store: &impl Fixture)
         assert_eq!(leader, Some(leading(&b, third)));
     }
     assert_eq!(held(b.renew(&election, LONG, third).await), third);
+}
+
+/// So the server of the Leader Election API asks before it campaigns.
+pub async fn a_renewal_of_a_term_that_nobody_has_tells_who_leads_and_for_how_long(
+    store: &impl Fixture,
+) {
+    let election = name("leader");
+    let (a, b) = (store.client("a").await, store.client("b").await);
+    let nobodys = Token::new(Token::MAX).unwrap();
+    let (leader, _) = denied(b.renew(&election, LONG, nobodys).await);
+    assert_eq!(leader, None);
+    let token = a.win(&election, LONG).await;
+    for asker in [&a, &b] {
+        let (leader, remaining) = denied(asker.renew(&election, LONG, nobodys).await);
+        assert_eq!(leader, Some(leading(&a, token)));
+        let remaining = remaining.expect("the rest of the lease");
+        assert!(remaining <= LONG && remaining > LONG / 2, "{remaining:?}");
+    }
+    assert_eq!(held(a.renew(&election, SHORT, token).await), token);
+    // Once it has expired it is nobody's, whomever the record names.
+    let begun = Instant::now();
+    while let (Some(_), Some(remaining)) = denied(b.renew(&election, LONG, nobodys).await)
+        && !remaining.is_zero()
+    {
+        assert!(begun.elapsed() < SHORT + LONG, "{remaining:?}");
+        tokio::time::sleep(remaining.max(Duration::from_millis(2))).await;
+    }
+    assert!(b.win(&election, LONG).await > token);
 }
 
 pub async fn a_late_release_of_an_old_term_changes_nothing(store: &impl Fixture) {

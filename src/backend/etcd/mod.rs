@@ -186,9 +186,16 @@ impl EtcdStore {
                 before = Some((record.leader.token, entry.lease));
             }
             let token = self.next_token(before.map(|(token, _)| token), &seen, &keys)?;
+            let left = match before {
+                Some((_, old)) if self.for_others => self.still_runs(old).await?,
+                _ => None,
+            };
+            // A whole second more than etcd tells: it tells what is surely left.
+            let left = left.map(|left| left + Duration::from_secs(1));
+            let duration = attempt.duration.max(left.unwrap_or_default());
             let lease = match grant.take() {
-                Some(lease) => lease,
-                None => self.grant(attempt.duration).await?,
+                Some(lease) if lease.granted >= seconds(duration) => lease,
+                _ => self.grant(duration).await?,
             };
             let leader = Leader {
                 owner: attempt.owner.clone(),
@@ -351,12 +358,18 @@ impl EtcdStore {
                 return self.denied_by(record.leader, entry, &keys.lease).await;
             }
             let old = entry.lease;
+            if self.for_others
+                && let Some(left) = self.still_runs(old).await?
+                && left >= attempt.duration
+            {
+                // Another process asked for longer, and was told so.
+                return Ok(Outcome::Held {
+                    token: leader.token,
+                    valid_for: left,
+                });
+            }
             let mut lease = match grant.take() {
                 Some(lease) => lease,
-                None if self.for_others => {
-                    let before = Duration::from_secs(record.seconds);
-                    self.grant(attempt.duration.max(before)).await?
-                }
                 None => self.grant(attempt.duration).await?,
             };
             // Without an answer, the record of a living term may hang on it. It is left to its end then.
@@ -439,6 +452,15 @@ impl EtcdStore {
             Some(None) => Ok(SWEEP),
             None | Some(Some(_)) => Err(self.not_ours(key)),
         }
+    }
+
+    /// How long a lease surely runs. `None`: it is none, or gone.
+    async fn still_runs(&self, lease: i64) -> Result<Option<Duration>, BackendError> {
+        if lease == 0 {
+            return Ok(None);
+        }
+        let left = self.gateway.time_left(lease).await?;
+        Ok(left.map(|left| Duration::from_secs(left).min(LONGEST_LEASE)))
     }
 
     fn next_token(

@@ -399,7 +399,6 @@ impl Store {
                 self.create(&dir)?;
                 continue;
             };
-            let mut duration = duration;
             let (token, since) = match term {
                 // Somebody deleted what we wrote: another may lead by now, and must be let.
                 Some(_) if self.went_back(election, newest.version) => {
@@ -410,9 +409,6 @@ impl Store {
                 }
                 Some(token) => match &newest.record {
                     Ok(record @ Record::Held(held)) if record.is_term(owner, token) => {
-                        if self.for_others {
-                            duration = duration.max(held.duration);
-                        }
                         (token, held.since)
                     }
                     _ => return Ok(self.denied(election, &newest, duration)),
@@ -428,6 +424,11 @@ impl Store {
                     (Token::new(token).ok_or_else(|| used_up(&dir))?, version)
                 }
                 None => return Ok(self.denied(election, &newest, duration)),
+            };
+            let left = self.remaining(election, &newest, duration);
+            let duration = match left {
+                Some(left) if self.for_others => duration.max(left),
+                _ => duration,
             };
             let alive = self
                 .alive()

@@ -63,13 +63,13 @@ pub(super) fn read(table: &str, election: &str) -> String {
 
 /// Fails if there is a record.
 pub(super) fn begin(table: &str, claim: &Claim<'_>) -> String {
-    let (election, values) = (text(claim.election), values(claim));
+    let (election, values) = (text(claim.election), values(claim, &asked(claim)));
     format!("INSERT INTO {table} SET election = {election}, {values}")
 }
 
 /// Takes over the record that was read, if it is still that one and has expired, or is the owner's own.
 pub(super) fn take_over(table: &str, from: &Record, claim: &Claim<'_>) -> String {
-    let (election, values) = (text(claim.election), values(claim));
+    let (election, values) = (text(claim.election), values(claim, &until(claim)));
     let (instance, free) = (text(&from.instance), format!("expires_at <= {NOW}"));
     let free = if from.is_of(claim.owner) {
         "TRUE"
@@ -87,12 +87,12 @@ pub(super) fn take_over(table: &str, from: &Record, claim: &Claim<'_>) -> String
 /// comes late must not shorten what a later one has written.
 pub(super) fn renew(table: &str, claim: &Claim<'_>) -> String {
     let attempt = claim.attempt;
-    let until = format!("{NOW} + {}", micros(claim.duration));
-    let (until, not_overtaken) = if claim.alone {
-        (until, format!("attempt <= {attempt}"))
+    let until = until(claim);
+    let not_overtaken = if claim.alone {
+        format!("attempt <= {attempt}")
     } else {
-        // Other processes have numbers of their own, and what they wrote is not shortened.
-        (format!("GREATEST(expires_at, {until})"), "TRUE".to_owned())
+        // Other processes have numbers of their own.
+        "TRUE".to_owned()
     };
     format!(
         "UPDATE {table} FORCE INDEX (PRIMARY) SET expires_at = {until}, attempt = {attempt} WHERE {} AND \
@@ -213,14 +213,27 @@ pub(super) fn limit(wait: Duration, mariadb: bool) -> String {
     }
 }
 
-fn values(claim: &Claim<'_>) -> String {
+fn asked(claim: &Claim<'_>) -> String {
+    format!("{NOW} + {}", micros(claim.duration))
+}
+
+/// What other processes wrote for the same owner is not shortened. A lease that may be taken over has no more left.
+fn until(claim: &Claim<'_>) -> String {
+    let asked = asked(claim);
+    if claim.alone {
+        asked
+    } else {
+        format!("GREATEST(expires_at, {asked})")
+    }
+}
+
+fn values(claim: &Claim<'_>, until: &str) -> String {
     format!(
-        "instance = {}, nonce = {}, token = {}, attempt = {}, expires_at = {NOW} + {}",
+        "instance = {}, nonce = {}, token = {}, attempt = {}, expires_at = {until}",
         text(claim.owner.instance.as_str()),
         claim.owner.nonce,
         claim.token,
         claim.attempt,
-        micros(claim.duration)
     )
 }
 

@@ -72,8 +72,9 @@ pub(super) enum Oddity {
 /// What to do about an attempt.
 pub(super) enum Plan<Entry> {
     Create(Token),
-    Begin(Entry, Token),
-    Renew(Entry, Token),
+    /// And how long the lease still runs that the entry names.
+    Begin(Entry, Token, Duration),
+    Renew(Entry, Token, Duration),
     Denied(Outcome),
 }
 
@@ -209,12 +210,6 @@ impl<Entry: Clone> Known<Entry> {
         (decision == Decision::Release).then(|| latest.entry.clone())
     }
 
-    /// How long the holder's lease lasts, by the latest news.
-    pub fn lasts(&self) -> Option<Duration> {
-        let holder = self.latest.as_ref()?.record.holder.as_ref()?;
-        self.duration_of(holder)
-    }
-
     pub fn remaining(&self, now: Moment) -> Option<Duration> {
         self.observation.remaining(now)
     }
@@ -242,6 +237,7 @@ impl<Entry: Clone> Known<Entry> {
         let named = record.and_then(Record::named);
         let wish = attempt.term.map_or(Wish::Campaign, Wish::Renew);
         let entry = self.latest.as_ref().map(|latest| latest.entry.clone());
+        let left = remaining.unwrap_or_default();
         match (
             decide(attempt.owner, wish, named, remaining),
             entry,
@@ -250,11 +246,11 @@ impl<Entry: Clone> Known<Entry> {
             (Decision::Begin, entry, _) => {
                 let token = self.numbering.next(token_floor());
                 match entry {
-                    Some(entry) => Plan::Begin(entry, token),
+                    Some(entry) => Plan::Begin(entry, token, left),
                     None => Plan::Create(token),
                 }
             }
-            (Decision::Renew, Some(entry), Some(term)) => Plan::Renew(entry, term),
+            (Decision::Renew, Some(entry), Some(term)) => Plan::Renew(entry, term, left),
             _ => Plan::Denied(Outcome::Other {
                 leader: holder.and_then(Holder::readable).cloned(),
                 remaining,

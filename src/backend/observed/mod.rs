@@ -183,7 +183,7 @@ pub(super) trait ObservedStore: Records {
 pub(super) struct Observed<R: Records> {
     pub records: R,
     clock: Arc<dyn Clock>,
-    /// A renewal does not make a lease shorter: see [`StoreOptions::for_others`].
+    /// No write makes a lease shorter that still runs: see [`StoreOptions::for_others`].
     keeps_longer: bool,
     elections: Mutex<Elections<R::Entry>>,
 }
@@ -221,6 +221,13 @@ impl<R: Records> Observed<R> {
     ) -> Result<Outcome, BackendError> {
         let election = attempt.election;
         let duration = attempt.duration;
+        let lasting = |left: Duration| {
+            if self.keeps_longer {
+                duration.max(left)
+            } else {
+                duration
+            }
+        };
         let mut plan = self.with(election, |known, now| known.plan_to_write(attempt, now));
         for tries in 0..TRIES {
             let next = if let Some(plan) = plan.take() {
@@ -237,22 +244,18 @@ impl<R: Records> Observed<R> {
                     let made = made.map_or(Written::Changed, Written::Done);
                     (self.note(election, None, made), token)
                 }
-                Plan::Begin(over, token) => {
+                Plan::Begin(over, token, left) => {
                     let change = Change::Begin {
                         owner: attempt.owner,
                         token,
-                        duration,
+                        duration: lasting(left),
                     };
                     (self.write(election, &over, change).await?, token)
                 }
-                Plan::Renew(over, token) => {
-                    let before = if self.keeps_longer {
-                        self.with(election, |known, _| known.lasts())
-                    } else {
-                        None
+                Plan::Renew(over, token, left) => {
+                    let change = Change::Renew {
+                        duration: lasting(left),
                     };
-                    let duration = before.map_or(duration, |before| duration.max(before));
-                    let change = Change::Renew { duration };
                     let written = self.write(election, &over, change).await?;
                     if let Noted::Made = written {
                         // The record was deleted, and with it the term: somebody else may have led since.

@@ -14,7 +14,7 @@ WITH free AS (
   UPDATE $table AS l
   SET instance = $instance, nonce = $nonce, attempt = $attempt,
       token = greatest(l.token + 1, $floor),
-      expires_at = clock_timestamp() + $duration
+      expires_at = $until
   FROM free WHERE l.election = free.election
   RETURNING l.token
 ), made AS (

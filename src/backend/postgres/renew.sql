@@ -7,7 +7,7 @@ WITH mine AS (
   FOR NO KEY UPDATE SKIP LOCKED
 ), kept AS (
   UPDATE $table AS l
-  SET attempt = greatest(l.attempt, $attempt), expires_at = $renewed
+  SET attempt = greatest(l.attempt, $attempt), expires_at = $until
   FROM mine WHERE l.election = mine.election
   RETURNING l.token
 )

@@ -113,15 +113,13 @@ pub(super) fn write(template: &str, values: &Values<'_>, patience: Duration) -> 
 /// Of an owner whose attempts come from this process alone, the later ones count. Those of several processes have
 /// numbers of their own: none is refused for its number, and none shortens what another one wrote.
 pub(super) fn ordered(template: &str, alone: bool) -> String {
-    let until = "clock_timestamp() + $duration";
-    let (late, renewed) = if alone {
-        ("l.attempt >= $attempt", until.to_owned())
+    let asked = "clock_timestamp() + $duration";
+    let (late, until) = if alone {
+        ("l.attempt >= $attempt", asked.to_owned())
     } else {
-        ("FALSE", format!("greatest(l.expires_at, {until})"))
+        ("FALSE", format!("greatest(l.expires_at, {asked})"))
     };
-    template
-        .replace("$late", late)
-        .replace("$renewed", &renewed)
+    template.replace("$late", late).replace("$until", &until)
 }
 
 /// A statement that reads.
