@@ -196,25 +196,21 @@ export type TransactionClient = object;
 
 /** What a pool gives for a transaction. */
 export type TransactionOf<Pool> = Pool extends {
-  transaction<T>(scope: (trx: infer Tx) => Promise<T>, ...rest: never): unknown;
+  transaction<T>(scope: (trx: infer Tx) => Promise<T>, ...rest: Whatever[]): Whatever;
 }
   ? Tx
-  : Pool extends { begin<T>(options: string, cb: (sql: infer Tx) => T): unknown }
+  : Pool extends { begin<T>(options: string, run: (sql: infer Tx) => T): Whatever }
     ? Tx
     : Pool extends { getConnection(): Promise<infer Tx> }
       ? Tx
-      : Pool extends {
-            getConnection(callback: (error: never, connection: infer Tx) => unknown): unknown;
-          }
+      : Pool extends { getConnection(then: (error: Whatever, tx: infer Tx) => Whatever): Whatever }
         ? Tx
-        : Pool extends {
-              connect(
-                callback: (error: never, client: infer Tx, ...rest: never) => unknown,
-              ): unknown;
-            }
+        : Pool extends { connect(then: (error: Whatever, tx: infer Tx) => Whatever): Whatever }
           ? NonNullable<Tx>
-          : // biome-ignore lint/suspicious/noExplicitAny: whatever the client has.
-            any;
+          : Whatever;
+
+// biome-ignore lint/suspicious/noExplicitAny: clients differ in what they declare.
+type Whatever = any;
 
 /**
  * Why a term ended.

@@ -1,5 +1,6 @@
 // Transactions that a deposed leader cannot commit, with every client, on real databases.
 import assert from "node:assert/strict";
+import { spawnSync } from "node:child_process";
 import { after, before, describe, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import whenleader from "../index.js";
@@ -603,6 +604,12 @@ for (const [name, database] of Object.entries(DATABASES)) {
     });
   });
 }
+
+test("a compiler knows what the function gets from each client", () => {
+  const tsc = `${ROOT}/node_modules/typescript/bin/tsc`;
+  const { stdout } = spawnSync(process.execPath, [tsc, "-p", `${ROOT}/__test__/types`]);
+  assert.equal(String(stdout), "");
+});
 
 /** @param {any} tx */
 function nestedIn(tx) {

@@ -268,10 +268,10 @@ class Guarded {
         session.destroy(toError(error.reason));
         throw error.reason;
       }
-      if (isConnectionLoss(error) && !this.#term.isCurrent()) {
-        // The server did not wait for a process that did not run.
-        const reason = lost(this.#term, "expired", error);
-        session.destroy(reason);
+      if (!this.#term.isCurrent()) {
+        // A server does not wait for a process that did not run.
+        const reason = isConnectionLoss(error) ? lost(this.#term, "expired", error) : error;
+        session.destroy(toError(reason));
         throw reason;
       }
       await this.#rollback(hasBegun);

@@ -5,7 +5,8 @@ const { Gate, Uncommitted, pause, refuses } = require("./gate.js");
 /** How often a statement is cancelled, and the milliseconds between. */
 const CANCELLATIONS = 20;
 const CANCEL_PAUSE = 100;
-const NEWS_PAUSE = 5;
+/** What a server said while the process slept has been read after so long. */
+const NEWS_PAUSE = 20;
 
 /** @param {any} value */
 const isPostgres = (value) =>
@@ -134,14 +135,15 @@ class PostgresSession {
     this.#isEnding = true;
     this.#ended.catch(() => {});
     this.#cancelAll().finally(() => {
-      // On a connection that is closed the client's rollback would end the process, by an error that nobody can catch.
+      // On a connection that is closed the client's rollback would end the process, by an error that nobody can catch, or
+      // fail the transaction that comes next.
       if (!this.#isOver) this.#end?.reject(reason);
     });
   }
 
   /** Again and again: a statement may have been on its way when it was cancelled. */
   async #cancelAll() {
-    // After a sleep of the process the news that the server closed the connection may be still unread.
+    // Perhaps the server has closed the connection.
     await pause(NEWS_PAUSE);
     for (let tries = 0; tries < CANCELLATIONS && this.#running.size > 0; tries += 1) {
       const running = [...this.#running].filter((query) => query.active);
