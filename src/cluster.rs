@@ -532,6 +532,11 @@ impl Election {
         &self.name
     }
 
+    /// How long its leases are, which may not be those of the cluster.
+    pub fn lease(&self) -> Duration {
+        self.options.timing.lease()
+    }
+
     /// The last leader seen.
     pub fn leader(&self) -> Option<Leader> {
         locked(&self.audience).leader.clone()

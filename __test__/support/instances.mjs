@@ -157,15 +157,6 @@ export class Instances {
     }
   }
 
-  /** Of those that were not killed by a test: nothing that is not expected. */
-  assertQuiet(...expected) {
-    for (const { errors } of this.all) {
-      const lines = errors.split("\n").filter((line) => line.startsWith("whenleader:"));
-      const odd = lines.filter((line) => !expected.some((pattern) => pattern.test(line)));
-      assert.deepEqual(odd, [], errors);
-    }
-  }
-
   story() {
     return this.all.map((instance, i) => `[${i}] ${instance.story()}`).join("\n");
   }

@@ -247,10 +247,11 @@ pub fn guard(env: Env, name: String, token: f64) -> Result<Option<GuardInfo>> {
     let Some(cluster) = seat.apart().or_else(cluster::running) else {
         return Ok(None);
     };
-    let guard = to_token(token).and_then(|token| cluster.guard(seat.election().name(), token));
+    let election = seat.election();
+    let guard = to_token(token).and_then(|token| cluster.guard(election.name(), token));
     Ok(Some(GuardInfo {
         store: cluster.describe(),
-        lease_duration: millis(cluster.config().timing.lease()),
+        lease_duration: millis(election.lease()),
         statements: guard.map(|guard| GuardStatements {
             dialect: match guard.dialect {
                 Dialect::Postgres => "postgres",
