@@ -539,6 +539,19 @@ mod tests {
     }
 
     #[test]
+    fn a_follower_with_an_interval_of_its_own_asks_after_it_and_up_to_a_fifth_later_or_at_the_expiry()
+     {
+        let timing = timing(15_000, 2_000);
+        let timing = timing.with_campaign_interval(ms(5_000)).unwrap();
+        for remaining in [None, Some(ms(60_000))] {
+            assert_eq!(timing.next_look(remaining, Jitter::NONE), ms(5_000));
+            assert_eq!(timing.next_look(remaining, Jitter::ALL), ms(6_000));
+        }
+        assert_eq!(timing.next_look(Some(ms(700)), Jitter::NONE), ms(700));
+        assert_eq!(timing.next_renewal(Jitter::ALL), ms(2_000));
+    }
+
+    #[test]
     fn a_lead_limit_of_ones_own_counts() {
         let own = Timing::new(ms(15_000), ms(2_000), Some(ms(10_000))).unwrap();
         assert_eq!(own.lead_limit(ms(15_000)), ms(10_000));
