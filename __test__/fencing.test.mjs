@@ -16,12 +16,16 @@ const RENEW = 500;
 const TIMING = { leaseDuration: LEASE, renewInterval: RENEW, onRenewError: "retry" };
 const posix = { skip: process.platform === "win32" && "Windows cannot stop a process" };
 
-/** @param {() => unknown} holds */
+/**
+ * @param {() => unknown} holds
+ * @param {string | (() => string)} what
+ */
 async function until(holds, what) {
   for (const end = Date.now() + PATIENCE; Date.now() < end; await sleep(10)) {
     if (await holds()) return;
   }
-  assert.fail(`not within ${PATIENCE} ms: ${what}`);
+  const words = typeof what === "function" ? what() : what;
+  assert.fail(`not within ${PATIENCE} ms: ${words}`);
 }
 
 /** @param {Promise<unknown>} promise @returns {Promise<any>} */
@@ -70,7 +74,17 @@ for (const [name, database] of Object.entries(DATABASES)) {
     /** As the next leader does it. */
     const takeOver = (election) => sql(database.takeOver(election));
 
-    const isNothingOpen = async () => (await sql(database.open)).length === 0;
+    async function untilNothingIsOpen() {
+      /** @type {any[]} */
+      let open = [];
+      await until(
+        async () => {
+          open = await sql(database.open);
+          return open.length === 0;
+        },
+        () => `nothing is open: ${JSON.stringify(open)}`,
+      );
+    }
 
     const count = async (what) => {
       const rows = await sql(`SELECT what FROM done WHERE what = '${what}'`);
@@ -177,7 +191,7 @@ for (const [name, database] of Object.entries(DATABASES)) {
             // Its only connection is free, or another one has taken its place.
             await rows(pool, "SELECT 1");
             await until(() => late, "the function goes on");
-            await until(isNothingOpen, "nothing is open");
+            await untilNothingIsOpen();
             assert.ok(late instanceof Error, String(late));
             assert.equal(await count(what), 0);
             // And as usable as before.
@@ -203,7 +217,7 @@ for (const [name, database] of Object.entries(DATABASES)) {
             assert.equal(error.code, "WHENLEADER_TIMEOUT", String(error));
             assert.match(error.message, /400 ms/);
             await rows(pool, "SELECT 1");
-            await until(isNothingOpen, "nothing is open");
+            await untilNothingIsOpen();
             assert.equal(await count(what), 0);
             assert.ok(term.isCurrent());
           },
@@ -337,7 +351,7 @@ for (const [name, database] of Object.entries(DATABASES)) {
           assert.equal((await client.rows(pool, "SELECT 1")).length, 1);
           // Here it was.
           await until(async () => (await count(what)) === 1, "it is committed");
-          await until(isNothingOpen, "nothing is open");
+          await untilNothingIsOpen();
         },
       );
 

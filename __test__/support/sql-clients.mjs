@@ -175,7 +175,7 @@ export const DATABASES = {
     settings:
       "SELECT @@SESSION.wait_timeout AS idle, @@SESSION.innodb_lock_wait_timeout AS locks, " +
       "@@SESSION.max_statement_time AS statement, @@in_transaction AS inside",
-    open: "SELECT trx_mysql_thread_id, trx_query FROM information_schema.INNODB_TRX WHERE trx_mysql_thread_id <> CONNECTION_ID()",
+    open: "SELECT trx_mysql_thread_id AS id, trx_state AS state, trx_query AS query FROM information_schema.INNODB_TRX WHERE trx_mysql_thread_id <> CONNECTION_ID()",
     connectionId: "SELECT CONNECTION_ID() AS id",
     kill: (id) => `KILL ${id}`,
     serializable: "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE",

@@ -223,6 +223,7 @@ class Guarded {
   #session;
   #stop;
   #isCommitting = false;
+  #isOver = false;
 
   /**
    * @param {Term} term
@@ -262,6 +263,7 @@ class Guarded {
       await this.#giveBack();
       return value;
     } catch (error) {
+      this.#isOver = true;
       session.close(error instanceof Interruption ? error.reason : error);
       if (this.#isCommitting) throw this.#afterCommit(error);
       if (error instanceof Interruption) {
@@ -280,6 +282,8 @@ class Guarded {
   }
 
   #ask = async (/** @type {string} */ text) => {
+    // What was under way when it was interrupted asks nothing more.
+    if (this.#isOver) throw over();
     refuseLost(this.#term);
     return this.#session.ask(text);
   };

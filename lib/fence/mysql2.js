@@ -1,6 +1,6 @@
 // mysql2: pools and connections with callbacks, and with promises.
 
-const { Gate } = require("./gate.js");
+const { Gate, pause } = require("./gate.js");
 
 const ASKS = [
   "query",
@@ -16,6 +16,12 @@ const REFUSED = ["commit", "rollback", "release", "destroy", "end", "close"];
 
 /** Of the state that a server tells with its answers: a transaction is open. */
 const IN_TRANSACTION = 1;
+
+/** How often a connection is killed, and the milliseconds between. */
+const KILLS = 20;
+const KILL_PAUSE = 10;
+const LONGEST_KILL_PAUSE = 500;
+const NO_SUCH_THREAD = 1094;
 
 /** @param {any} value */
 const isCallbackPool = (value) =>
@@ -184,8 +190,24 @@ function destroyMysql(core, reason, onBroken, borrow) {
   // By itself the client would leave without an answer whoever waits for a statement.
   core.stream.destroy(new Error(`the transaction is over: ${reason.message}`, { cause: reason }));
   if (!running || !Number.isInteger(threadId)) return;
-  // It may have ended by itself meanwhile.
-  borrow((another) => runMysql(another, `KILL ${threadId}`)).catch(() => {});
+  borrow((another) => kill(another, threadId)).catch(() => {});
+}
+
+/**
+ * Until it is gone: a statement that begins to wait at that very moment may miss it.
+ *
+ * @param {any} core  of another connection
+ * @param {number} threadId
+ */
+async function kill(core, threadId) {
+  for (let tries = 0; tries < KILLS; tries += 1) {
+    const isGone = await runMysql(core, `KILL ${threadId}`).then(
+      () => false,
+      (error) => error.errno === NO_SUCH_THREAD,
+    );
+    if (isGone) return;
+    await pause(Math.min(KILL_PAUSE * 2 ** tries, LONGEST_KILL_PAUSE));
+  }
 }
 
 module.exports = {
