@@ -45,6 +45,7 @@ pub enum Event {
     /// Callbacks have not ended, so long after their term did, and its lease is about to.
     Overrun {
         token: Token,
+        trace_id: Option<String>,
         since: Duration,
     },
     Attempted(Attempted),
@@ -60,12 +61,14 @@ pub enum Event {
 }
 
 /// How one request to the store went.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Attempted {
     pub what: &'static str,
     /// "held", "other", "released", "notReleased", "seen", "givenUp", or the code of an error.
     pub outcome: &'static str,
     pub took: Duration,
+    /// Whose lease it is about, if it is one's own.
+    pub term: Option<Arc<Term>>,
 }
 
 /// Where events go.
@@ -215,6 +218,8 @@ impl Campaign {
             in_flight: None,
             sent: None,
             demoted_at: Moment::ORIGIN,
+            term: None,
+            last_term: None,
             stopped: false,
             last_error: None,
             tell,
@@ -263,6 +268,9 @@ struct Driver<'a> {
     /// What that is, and since when.
     sent: Option<(&'static str, Moment)>,
     demoted_at: Moment,
+    /// Until its lease was left.
+    term: Option<Arc<Term>>,
+    last_term: Option<Arc<Term>>,
     stopped: bool,
     last_error: Option<BackendError>,
     tell: Tell,
@@ -291,16 +299,21 @@ impl Driver<'_> {
                 self.store.backend().tell_role(self.election, false);
                 (self.tell)(Event::Demoted { token, reason });
                 self.demoted_at = now;
-                self.term_span = self.span.clone();
             }
             Output::LeaderChanged(leader) => {
                 tracing::info!(leader = %leader.owner.instance, leader_token = %leader.token, "leader seen");
                 (self.tell)(Event::LeaderChanged(leader));
             }
             Output::Overrun { token } => {
-                tracing::warn!(%token, "the callbacks of a lost term still run although its lease ends now; another instance may lead already");
+                let last = self.last_term.as_ref().filter(|term| term.token() == token);
+                let trace_id = last.map(|term| term.trace_id().to_string());
+                tracing::warn!(%token, trace = trace_id.as_deref(), "the callbacks of a lost term still run although its lease ends now; another instance may lead already");
                 let since = now.since(self.demoted_at);
-                (self.tell)(Event::Overrun { token, since });
+                (self.tell)(Event::Overrun {
+                    token,
+                    trace_id,
+                    since,
+                });
             }
             Output::StoreLost(kind) => self.store_lost(kind),
             Output::StoreBack => {
@@ -353,6 +366,8 @@ impl Driver<'_> {
         self.term_span = tracing::info_span!(
             parent: &self.span, "term", %token, trace = term.trace_id()
         );
+        self.term = Some(term.clone());
+        self.last_term = Some(term.clone());
         let _in_term = self.term_span.clone().entered();
         tracing::info!("leader now");
         self.store.backend().tell_role(self.election, true);
@@ -424,8 +439,17 @@ impl Driver<'_> {
             Op::Peek => "peek",
         };
         self.give_up(now);
+        if matches!(request.op, Op::Campaign | Op::Peek) {
+            self.leave_term();
+        }
         self.sent = Some((what, now));
         self.in_flight = Some((request.id, Box::pin(ask.instrument(self.term_span.clone()))));
+    }
+
+    /// Its lease is no longer ours: what is said from now on is not about it.
+    fn leave_term(&mut self) {
+        self.term_span = self.span.clone();
+        self.term = None;
     }
 
     /// Dropping it cancels it.
@@ -438,10 +462,12 @@ impl Driver<'_> {
     fn attempted(&mut self, now: Moment, outcome: &'static str) {
         if let Some((what, since)) = self.sent.take() {
             let took = now.since(since);
+            let term = self.term.clone();
             (self.tell)(Event::Attempted(Attempted {
                 what,
                 outcome,
                 took,
+                term,
             }));
         }
     }

@@ -212,9 +212,10 @@ impl Cluster {
         }
         let running = |other: &&Arc<Election>| other.name == *name && !other.is_stopping();
         if let Some(election) = elections.iter().find(running) {
-            if options.alone {
+            if options.is_exclusive || election.options.is_exclusive {
                 return Err(StartError::Config(format!(
-                    "election {name} runs in another thread of this process: give each piece of work a name of its own"
+                    "election {name} runs in another thread of this process, where it belongs to work of \
+                     runWhenLeader(): give each piece of work a name of its own"
                 )));
             }
             return Ok((election.clone(), election.join(listener)));
@@ -993,7 +994,7 @@ mod tests {
         let heard = Arc::new(Heard::default());
         cluster.join(&name, &options, heard.clone()).unwrap();
         let alone = ElectionOptions {
-            alone: true,
+            is_exclusive: true,
             ..options
         };
         let taken = cluster.join(&name, &alone, heard.clone());

@@ -591,6 +591,10 @@ async fn every_request_to_the_store_is_told_of_with_what_came_of_it_and_how_long
     run.command(Command::CallbacksEnded(token));
     let told = run.attempted().await;
     assert_eq!((told.what, told.outcome), ("release", "released"));
+    let about = told
+        .term
+        .expect("it is about the term until its lease is left");
+    assert_eq!(about.token(), token);
 }
 
 #[tokio::test(start_paused = true)]
@@ -691,7 +695,13 @@ async fn callbacks_that_outlive_the_lease_are_told_of_once() {
     run.demoted().await;
     let demoted = Instant::now();
     let overrun = loop {
-        if let Event::Overrun { token, since } = run.next().await {
+        if let Event::Overrun {
+            token,
+            trace_id,
+            since,
+        } = run.next().await
+        {
+            assert_eq!(trace_id.as_deref(), Some(term.trace_id()));
             break (token, since);
         }
     };

@@ -1,17 +1,11 @@
 //! How one election is held: as its cluster says, or as `runWhenLeader()` wants its own.
 
-use std::time::Duration;
-
 use serde_json::{Map, Value};
 
 use super::{Config, ConfigError, Kind, OnOverrun, Section, did_you_mean, shown};
 use crate::candidate::OnRenewError;
 use crate::lease::ElectionName;
-use crate::timing::{DEFAULT_LEASE, Timing};
-
-/// Of an election of one piece of work, where nothing is given and the lease allows it.
-const RENEW: Duration = Duration::from_secs(2);
-const CAMPAIGN: Duration = Duration::from_secs(5);
+use crate::timing::Timing;
 
 /// In errors.
 const PLACE: &str = "runWhenLeader(): options";
@@ -32,8 +26,8 @@ pub struct ElectionOptions {
     pub timing: Timing,
     pub on_renew_error: OnRenewError,
     pub on_overrun: OnOverrun,
-    /// Of one listener: nobody else of this process leads with it.
-    pub alone: bool,
+    /// It belongs to one piece of work: no other environment of this process may join it.
+    pub is_exclusive: bool,
 }
 
 impl Config {
@@ -43,7 +37,7 @@ impl Config {
             timing: self.timing,
             on_renew_error: self.on_renew_error,
             on_overrun: self.on_overrun,
-            alone: false,
+            is_exclusive: false,
         }
     }
 
@@ -112,28 +106,24 @@ fn read(json: &str, told: Option<Timing>) -> Result<ElectionOptions, ConfigError
             Some("warn") => OnOverrun::Warn,
             _ => OnOverrun::Exit,
         },
-        alone: true,
+        is_exclusive: true,
     })
 }
 
-/// Under a lease of 15 s: renewed every 2 s, led for 10 s without a success, campaigned for every 5 s. A shorter
-/// lease shortens all of them.
 fn timing(section: &Section) -> Result<Timing, ConfigError> {
-    let lease = section.millis("leaseDuration")?.unwrap_or(DEFAULT_LEASE);
-    let renew = section.millis("renewInterval")?;
-    let limit = section.millis("leadLimit")?;
-    let campaign = section.millis("campaignInterval")?;
-    Timing::new(
-        lease,
-        renew.unwrap_or(RENEW.min(lease * 2 / 15)),
-        Some(limit.unwrap_or(lease * 2 / 3)),
+    Timing::of_work(
+        section.millis("leaseDuration")?,
+        section.millis("renewInterval")?,
+        section.millis("leadLimit")?,
+        section.millis("campaignInterval")?,
     )
-    .and_then(|timing| timing.with_campaign_interval(campaign.unwrap_or(CAMPAIGN.min(lease / 3))))
     .map_err(|bad| section.bad_timing(&bad))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     const fn ms(millis: u64) -> Duration {

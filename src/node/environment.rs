@@ -28,6 +28,7 @@ use crate::config::{ElectionOptions, OnOverrun};
 use crate::lease::{ElectionName, Token};
 use crate::locked::locked;
 use crate::term::Term;
+use crate::timing::Jitter;
 
 /// The watchdog looks this often per `stallTimeout`.
 const LOOKS_PER_STALL_TIMEOUT: u32 = 4;
@@ -138,7 +139,7 @@ pub struct Seat {
     /// What the election is all of, and ends with. Until the seat is left: JavaScript may hold that for longer.
     apart: RefCell<Option<Arc<Cluster>>>,
     listener: ListenerId,
-    default_pause: Duration,
+    options: ElectionOptions,
     /// The term that JavaScript was told of last. A later one does not count until it was told too.
     term: RefCell<Option<Arc<Term>>>,
 }
@@ -160,8 +161,14 @@ impl Seat {
         self.listener
     }
 
+    /// How long it stays out of the election after a hand-over, unless JavaScript says so.
     pub fn default_pause(&self) -> Duration {
-        self.default_pause
+        let timing = self.options.timing;
+        if self.options.is_exclusive {
+            timing.pause(Jitter::draw())
+        } else {
+            timing.default_pause()
+        }
     }
 
     pub fn term(&self) -> Option<Arc<Term>> {
@@ -315,7 +322,7 @@ impl Environment {
             election,
             apart: RefCell::new(apart),
             listener,
-            default_pause: cluster.config().timing.default_pause(),
+            options: *options,
             term: RefCell::default(),
         };
         self.seats.insert(name, Rc::new(seat));
@@ -483,7 +490,7 @@ impl Listener for Ear {
         if let Event::Stopped = event {
             return self.link.left(&self.seat, listener);
         }
-        if let (Event::Overrun { token, since }, OnOverrun::Exit) = (event, self.on_overrun) {
+        if let (Event::Overrun { token, since, .. }, OnOverrun::Exit) = (event, self.on_overrun) {
             exit_for_overrun(election, token.number(), *since);
         }
         self.link.send(Message::Election(
@@ -639,8 +646,13 @@ fn of_election(name: &str, event: Event) -> JsEvent {
             instance_id: Some(leader.owner.instance.to_string()),
             ..js("leaderChanged")
         },
-        Event::Overrun { token, since } => JsEvent {
+        Event::Overrun {
+            token,
+            trace_id,
+            since,
+        } => JsEvent {
             token: Some(from_token(token)),
+            trace_id,
             duration: Some(millis(since)),
             ..js("overrun")
         },
@@ -648,7 +660,10 @@ fn of_election(name: &str, event: Event) -> JsEvent {
             what,
             outcome,
             took,
+            term,
         }) => JsEvent {
+            token: term.as_ref().map(|term| from_token(term.token())),
+            trace_id: term.map(|term| term.trace_id().to_string()),
             what: Some(what.into()),
             outcome: Some(outcome.into()),
             duration: Some(millis(took)),
