@@ -253,8 +253,8 @@ export type LossReason =
  * - When the term ends, `term.signal` aborts, and the work has to end: its lease is not given to anybody else before
  *   its time. Whatever it throws because of that (the signal's reason, an `AbortError`, or an error that one of them
  *   caused) is a normal end; an error of its own is reported also then.
- * - Work that has not ended when its lease is about to (`leaseDuration - 250` after the last renewal) ends the process
- *   with code 70, also while JavaScript is stuck in a loop: see `onOverrun`. Nothing else keeps it from overlapping
+ * - Work that has not ended when its lease is about to (`leaseDuration - max(250, 1 %)` after the last renewal) ends the
+ *   process with code 70, also while JavaScript is stuck in a loop: see `onOverrun`. Nothing else keeps it from overlapping
  *   with its successor.
  * - A stop (of the returned handle, by `signal`, by `stopCluster()`, or SIGTERM) aborts, waits for the work, then
  *   releases: the successor starts in milliseconds where the store can tell.
@@ -264,7 +264,8 @@ export type LossReason =
  * @param name The election: 1 to 253 bytes; a store may have more rules.
  * @param work It gets the {@link Term}.
  * @throws {TypeError} if there is no name or no function.
- * @throws {ConfigError} if the name is taken in this thread, or an option is wrong.
+ * @throws {ConfigError} if the name is taken in this thread (by other work, by `whenLeader()` or `useCluster()`, or as
+ *   the cluster's default election), or an option is wrong. A name that another thread has taken is told by `done`.
  */
 export function runWhenLeader(
   name: string,
@@ -305,8 +306,8 @@ export interface RunOptions {
   signal?: AbortSignal;
 
   /**
-   * A store of its own for this election, beside the cluster of the process; as {@link startCluster} takes it. Its
-   * times are those of these options.
+   * A cluster of its own for this election, beside that of the process; as {@link startCluster} takes it, but no
+   * `LocalCluster`. Its name and times are those of this call. Under a test cluster it is not used.
    */
   cluster?: ClusterConfig;
 }
@@ -987,4 +988,7 @@ export interface ElectionError extends Error {
   readonly reason: string | undefined;
   /** It will not mend by itself. */
   readonly fatal: boolean;
+  /** Of `WHENLEADER_OVERRUN`: the term whose callbacks have not ended, and its trace id. */
+  readonly token?: number;
+  readonly traceId?: string;
 }

@@ -12,7 +12,7 @@ const { startedWorld, settle, sleep } = require("./fake-native.js");
 
 const exporter = new InMemorySpanExporter();
 const provider = new NodeTracerProvider({ spanProcessors: [new SimpleSpanProcessor(exporter)] });
-const HOW = { options: "{}", pause: 5_000, cluster: undefined, signal: undefined };
+const HOW = { options: "{}", cluster: undefined, signal: undefined };
 
 afterEach(() => exporter.reset());
 

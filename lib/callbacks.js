@@ -68,7 +68,8 @@ function insideCallback(/** @type {object | undefined} */ owner = undefined) {
 
 /** The term whose callback this code was called by. @returns {Term | undefined} */
 function currentTerm() {
-  return pending === 0 ? undefined : contexts?.getStore()?.term;
+  const run = pending === 0 ? undefined : contexts?.getStore();
+  return run === undefined || run.ended ? undefined : run.term;
 }
 
 /**

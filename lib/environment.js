@@ -109,6 +109,10 @@ const ASKED = "isLeader(), which answered true";
 /** What a store is called in a configuration. */
 const STORE_KEYS = new Set(["store", "registry"]);
 
+/** Of a name that work may not have. */
+const IS_DEFAULT =
+  "it is the default election of the cluster (its leaseName); give the work another one";
+
 /** Of runWhenLeader(), in JSON. */
 const NO_OPTIONS = "{}";
 
@@ -181,6 +185,12 @@ class Environment {
    */
   whenLeader(fn, deregisteredFn = null, { election: name } = {}) {
     this.#decide();
+    if (name !== undefined && this.#runs.has(name)) {
+      throw new ConfigError(
+        `whenLeader(): the election ${inspect(name)} belongs to work of runWhenLeader(); give it another name, or do ` +
+          "it in that work",
+      );
+    }
     const existing = this.#state.kind === "running" ? this.#electionFor(name) : null;
     const functionName = nameOf(fn) ?? "anonymous function";
     const deregisteredName = deregisteredFn === null ? null : nameOf(deregisteredFn);
@@ -230,33 +240,29 @@ class Environment {
   /**
    * @param {string} name
    * @param {(term: Term) => unknown} work
-   * @param {{ options: string, pause: number, cluster: unknown, signal: AbortSignal | undefined }} how
-   *   options: those of its election, in JSON; pause: after a term that was handed back, in milliseconds
+   * @param {{ options: string, cluster: unknown, signal: AbortSignal | undefined }} how
+   *   options: those of its election, in JSON
    */
-  runWhenLeader(name, work, { options, pause, cluster, signal }) {
-    if (cluster === undefined) this.#decide();
+  runWhenLeader(name, work, { options, cluster, signal }) {
+    // What takes the place of every cluster takes that of its own, too.
+    const isApart = cluster !== undefined && this.#standIn === null;
+    if (!isApart) this.#decide();
     this.#refuseTaken(name);
     if (options !== NO_OPTIONS) this.#orFromNative(() => this.#native.checkRun(options));
     const workName = nameOf(work) ?? "anonymous function";
-    const run = new Run(
-      name,
-      work,
-      workName,
-      { pause, signal },
-      {
-        log: () => this.log,
-        call: (term, work) => {
-          this.ledFor(`the work ${workName} given to runWhenLeader()`);
-          return this.#runCallback(term, workName, work);
-        },
-        onEnd: () => this.#endRun(run),
+    const run = new Run(name, work, workName, signal, {
+      log: () => this.log,
+      call: (term, work) => {
+        this.ledFor(`the work ${workName} given to runWhenLeader()`);
+        return this.#runCallback(term, workName, work);
       },
-    );
+      onEnd: () => this.#endRun(run),
+    });
     this.#runs.set(name, { run, options });
     try {
       if (signal?.aborted) run.stop();
-      else if (cluster === undefined) this.#startRun(run, name, workName);
-      else this.#startRunApart(run, name, options, cluster);
+      else if (isApart) this.#startRunApart(run, name, options, cluster);
+      else this.#startRun(run, name, options, workName);
     } catch (error) {
       Run.refuse(run, error);
       this.#runs.delete(name);
@@ -268,11 +274,15 @@ class Environment {
   /**
    * @param {Run} run
    * @param {string} name
+   * @param {string} options
    * @param {string} functionName
    */
-  #startRun(run, name, functionName) {
+  #startRun(run, name, options, functionName) {
     const existing = this.#state.kind === "running" ? this.#electionFor(name) : null;
-    const begin = () => Run.beginAgain(run);
+    const begin = () => {
+      this.#runs.set(name, { run, options });
+      return Run.beginAgain(run);
+    };
     const registration = Run.registrationOf(run);
     this.#place({ name, functionName, registration, begin, removed: false, run }, existing);
   }
@@ -286,10 +296,12 @@ class Environment {
    * @param {unknown} cluster
    */
   #startRunApart(run, name, options, cluster) {
-    const { json, store } = readConfig(cluster, (own) => this.#registerStore(own));
+    const given = readConfig(cluster, (own) => this.#registerStore(own), RUN);
+    const { json, store } = given;
     const checked = this.checkApart(json, RUN, { name, options });
-    for (const warning of checked.info.warnings) this.log.warn(warning);
-    const { log } = this;
+    const logger = checkLogger(given.logger);
+    const log = logger === undefined ? this.log : new Log(logger, this.#world.env.WHENLEADER_LOG);
+    for (const warning of checked.info.warnings) log.warn(warning);
     const how = {
       log,
       tell: (/** @type {string} */ event, /** @type {unknown[]} */ ...values) =>
@@ -297,22 +309,28 @@ class Environment {
       onLeft: () => run.stop(),
     };
     const apart = this.startApart(checked, how, store);
-    Run.bind(run, apart.election);
+    Run.bind(run, apart.election, apart.stop);
     apart.election.add(Run.registrationOf(run));
   }
 
   /** @param {string} name */
   #refuseTaken(name) {
-    const running = this.#runs.get(name)?.run;
+    const takenBy = (/** @type {string} */ whom) =>
+      new ConfigError(`runWhenLeader(): the name ${inspect(name)} is taken: ${whom}`);
+    if (this.#runs.has(name)) {
+      throw takenBy(
+        "work of that name runs already; each needs a name of its own, and a name is free again when its done " +
+          "has resolved",
+      );
+    }
+    if (name === this.defaultElection) throw takenBy(IS_DEFAULT);
     const election = this.#elections.get(name);
     const waits = [...this.#waiting.values()].some((call) => call.name === name);
-    if (running === undefined && (election === undefined || election.stopping) && !waits) return;
-    throw new ConfigError(
-      `runWhenLeader(): the name ${inspect(name)} is taken: ` +
-        (running !== undefined
-          ? "work of that name runs already; each needs a name of its own, and a name is free again when its done has resolved"
-          : "whenLeader() or useCluster() takes part in the election of that name; give the work another one"),
-    );
+    if (waits || election?.stopping === false) {
+      throw takenBy(
+        "whenLeader() or useCluster() takes part in the election of that name; give the work another one",
+      );
+    }
   }
 
   /** @param {Run} run */
@@ -379,6 +397,11 @@ class Environment {
   async startCluster(config, logger) {
     this.#startsToCome += 1;
     try {
+      if (this.#state.kind === "stopping" && insideCallback()) {
+        throw new ConfigError(
+          "startCluster() was called by a callback for whose end the stop of the cluster waits: call it after that",
+        );
+      }
       while (this.#state.kind === "stopping") await this.#state.done;
     } finally {
       this.#startsToCome -= 1;
@@ -762,7 +785,9 @@ class Environment {
                 fatal: true,
                 cause: error,
               });
+        publish("error", () => ({ election: told.election, error: told }));
         for (const cluster of this.#clusters.values()) this.#tell(cluster, "error", [told]);
+        for (const { run } of this.#runs.values()) Run.tell(run, "error", [told]);
       });
     });
   }
@@ -968,6 +993,7 @@ class Environment {
    */
   #run(plan, provider) {
     this.#state = { kind: "running", plan, provider };
+    this.#refuseWorkOnDefault(provider.info.leaseName);
     for (const cluster of this.#clusters.values()) {
       const name = Cluster.nameOf(cluster);
       this.#orReport(name, () => Cluster.bind(cluster, this.#electionFor(name)));
@@ -995,12 +1021,25 @@ class Environment {
     }
   }
 
+  /** Its name was taken, but nobody knew. @param {string} name */
+  #refuseWorkOnDefault(name) {
+    const call = [...this.#waiting.values()].find((call) => call.run && call.name === name);
+    if (call?.run === undefined) return;
+    const error = new ConfigError(
+      `runWhenLeader(): the name ${inspect(name)} is taken: ${IS_DEFAULT}`,
+    );
+    this.#reportRefusal(name, error);
+    this.#waiting.delete(call.registration);
+    this.#runs.delete(name);
+    Run.refuse(call.run, error);
+  }
+
   /**
    * @param {Call} call
    * @param {Election} election
    */
   #hang({ registration, functionName, run }, election) {
-    if (run !== undefined) Run.bind(run, election);
+    if (run !== undefined) Run.bind(run, election, () => election.stop());
     if (!election.stopping) {
       election.add(registration);
       return;
@@ -1221,8 +1260,9 @@ class Environment {
     const election = apart?.election ?? this.#elections.get(event.election);
     if (election === undefined) return;
     if (event.type === "attempt") {
-      const { what, outcome, duration } = event;
-      publish("attempt", () => ({ ...about(election), what, outcome, duration }));
+      const { what, outcome, duration, token, traceId } = event;
+      const term = { token, traceId };
+      publish("attempt", () => ({ ...about(election), ...term, what, outcome, duration }));
       return;
     }
     /** @type {import("./election.js").Emit} */
@@ -1253,7 +1293,12 @@ class Environment {
             `the callbacks of term ${event.token} of "${election.name}" have not ended ` +
               `${(event.duration / 1000).toFixed(1)} s after it did, and its lease is about to end: another ` +
               "instance may lead while they still run",
-            { election: election.name, reason: "overrun" },
+            {
+              election: election.name,
+              reason: "overrun",
+              token: event.token,
+              traceId: event.traceId,
+            },
           ),
         );
         break;
@@ -1363,7 +1408,10 @@ function announce(election, event, values) {
     const [lost, { token, traceId }] = /** @type {[LeadershipLostError, Term]} */ (values);
     publish("demoted", () => ({ ...about(election), token, traceId, reason: lost.reason }));
   } else if (event === "error") {
-    publish("error", () => ({ ...about(election), error: values[0] }));
+    const error = /** @type {ElectionError} */ (values[0]);
+    const { token, traceId } = error;
+    const term = token === undefined ? {} : { token, traceId };
+    publish("error", () => ({ ...about(election), ...term, error }));
   }
 }
 
@@ -1380,12 +1428,13 @@ function removal(term) {
 /**
  * @param {unknown} config
  * @param {(store: object) => number} registerStore
+ * @param {string} [source]  what it was given to, for errors
  * @returns {{ json: string, logger: unknown, store: object | null }}
  */
-function readConfig(config, registerStore) {
+function readConfig(config, registerStore, source = "startCluster()") {
   if (typeof config !== "object" || config === null || Array.isArray(config)) {
     throw new ConfigError(
-      "startCluster() takes an object, such as " +
+      `${source} takes an object, such as ` +
         '{ cluster: { type: "StoreCluster", store: "redis://127.0.0.1:6379" } }; ' +
         `it was given ${config === null ? "null" : Array.isArray(config) ? "an array" : `a ${typeof config}`}`,
     );
@@ -1395,8 +1444,8 @@ function readConfig(config, registerStore) {
   const beside = section === config ? undefined : Reflect.get(config, "logger");
   if (typeof Object(beside).warn === "function") {
     throw new ConfigError(
-      "startCluster(): logger has no meaning beside the cluster; put it among the cluster's " +
-        "parameters, or give it as startCluster(config, { logger })",
+      `${source}: logger has no meaning beside the cluster; put it among the cluster's parameters` +
+        (source === RUN ? "" : ", or give it as startCluster(config, { logger })"),
     );
   }
   /** @type {object | null} */

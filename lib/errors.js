@@ -71,7 +71,8 @@ class ElectionError extends Error {
   /**
    * @param {import("../index.js").ElectionError["code"]} code
    * @param {string} message
-   * @param {{ election?: string, reason?: string, fatal?: boolean, cause?: unknown }} [details]
+   * @param {{ election?: string, reason?: string, fatal?: boolean, token?: number, traceId?: string, cause?: unknown }}
+   *   [details]
    */
   constructor(code, message, details = {}) {
     super(message, details.cause === undefined ? undefined : { cause: details.cause });
@@ -84,6 +85,12 @@ class ElectionError extends Error {
     this.reason = details.reason;
     /** @readonly */
     this.fatal = details.fatal ?? false;
+    if (details.token !== undefined) {
+      /** @readonly */
+      this.token = details.token;
+      /** @readonly */
+      this.traceId = details.traceId;
+    }
   }
 }
 

@@ -11,6 +11,7 @@ const { after } = require("./timer.js");
 // The native side's defaults, for the case in which nobody asks it.
 const DEFAULT_ELECTION = "leader";
 const DEFAULT_STOP_TIMEOUT = 15_000;
+const CAMPAIGN_INTERVAL = 5_000;
 /** As in the W3C's trace context. */
 const TRACE_ID_BYTES = 16;
 
@@ -38,9 +39,13 @@ class LocalCluster {
     };
   }
 
-  /** @param {string} name */
-  join(name) {
-    const election = new LocalElection(name, this.#dispatch, this.info);
+  /**
+   * @param {string} name
+   * @param {string} [run]  the options of runWhenLeader(), in JSON
+   */
+  join(name, run) {
+    const pause = run === undefined ? 0 : (JSON.parse(run).campaignInterval ?? CAMPAIGN_INTERVAL);
+    const election = new LocalElection(name, pause, this.#dispatch, this.info);
     this.#elections.push(election);
     return election;
   }
@@ -58,6 +63,7 @@ class LocalCluster {
 /** @implements {ElectionSource} */
 class LocalElection {
   #name;
+  #pause;
   #dispatch;
   #info;
   /**
@@ -75,11 +81,13 @@ class LocalElection {
 
   /**
    * @param {string} name
+   * @param {number} pause  unless another one is asked for: there is nobody to make way for
    * @param {Dispatch} dispatch
    * @param {{ readonly instanceId: string, stopTimeout: number }} info
    */
-  constructor(name, dispatch, info) {
+  constructor(name, pause, dispatch, info) {
     this.#name = name;
+    this.#pause = pause;
     this.#dispatch = dispatch;
     this.#info = info;
     // As events of the native side: never while the caller is still at work.
@@ -103,11 +111,11 @@ class LocalElection {
     next?.();
   }
 
-  /** @param {number | null} pause  null: there is nobody to make way for */
+  /** @param {number | null} pause */
   stepDown(pause) {
     if (!this.#leads) return;
     this.#onSettled = () => {
-      this.#cancelPause = after(pause ?? 0, () => this.#lead(), { holds: false });
+      this.#cancelPause = after(pause ?? this.#pause, () => this.#lead(), { holds: false });
     };
     this.#end("steppedDown");
   }

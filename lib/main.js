@@ -32,9 +32,6 @@ const environment = new Environment({
   watchExit,
 });
 
-/** In milliseconds: from the end of work that ended by itself to the next campaign of the same instance. */
-const CAMPAIGN_INTERVAL = 5_000;
-
 /** The most bytes that the name of an election may have. */
 const NAME_LIMIT = 253;
 
@@ -97,15 +94,7 @@ function checkRunOptions(given) {
   }
   const named = Object.entries(others).filter(([, value]) => value !== undefined);
   const json = toJson(Object.fromEntries(named), () => undefined);
-  return { options: json, pause: campaignInterval(others), cluster, signal };
-}
-
-/** As the native side takes it where it is not given. @param {Record<string, unknown>} options */
-function campaignInterval({ campaignInterval, leaseDuration }) {
-  if (typeof campaignInterval === "number") return campaignInterval;
-  return typeof leaseDuration === "number"
-    ? Math.min(CAMPAIGN_INTERVAL, leaseDuration / 3)
-    : CAMPAIGN_INTERVAL;
+  return { options: json, cluster, signal };
 }
 
 /**

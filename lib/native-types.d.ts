@@ -11,8 +11,17 @@ export type NativeEvent =
   | { type: "leaderChanged"; election: string; token: number; readonly instanceId: string }
   | { type: "error"; election: string; code: string; message: string; fatal: boolean }
   /** So many milliseconds after the end of the term. */
-  | { type: "overrun"; election: string; token: number; duration: number }
-  | { type: "attempt"; election: string; what: string; outcome: string; duration: number }
+  | { type: "overrun"; election: string; token: number; traceId?: string; duration: number }
+  /** Of a term, if it is about one's own lease. */
+  | {
+      type: "attempt";
+      election: string;
+      what: string;
+      outcome: string;
+      duration: number;
+      token?: number;
+      traceId?: string;
+    }
   /** The election is over in this process, although nobody in this environment stopped it. */
   | { type: "left"; election: string }
   | {

@@ -23,8 +23,6 @@ const { Term } = require("./term.js");
  * @property {(run: Run) => void} onEnd  its name is free again
  */
 
-/** To the pause after a term that was handed back, up to this part is added. */
-const PAUSE_JITTER = 1 / 5;
 /** How deep an error's causes are looked into. */
 const CAUSES = 8;
 
@@ -35,57 +33,31 @@ class Run extends EventEmitter {
   #world;
   #work;
   #workName;
-  #pause;
-  /** @type {Election | null} */
-  #election = null;
-  #registration = this.#begin();
-  /** Somebody stopped it, or it was refused. */
-  #ending = false;
-  #done;
-  /** @type {(error?: unknown) => void} */
-  #settle = () => {};
+  #signal;
   #overruns = 0;
-  #unlisten = nothing;
-  #letGo = nothing;
-  #isDone = false;
+  #life;
 
   /**
    * @param {string} election
    * @param {(term: Term) => unknown} work
    * @param {string} workName
-   * @param {{ pause: number, signal: AbortSignal | undefined }} options  pause: milliseconds
+   * @param {AbortSignal | undefined} signal
    * @param {RunWorld} world
    */
-  constructor(election, work, workName, { pause, signal }, world) {
+  constructor(election, work, workName, signal, world) {
     super({ captureRejections: true });
     /** @readonly */
     this.election = election;
     this.#work = work;
     this.#workName = workName;
-    this.#pause = pause;
+    this.#signal = signal;
     this.#world = world;
-    /** @type {Promise<void>} */
-    this.#done = new Promise((resolve, reject) => {
-      this.#settle = (error) => (error === undefined ? resolve(undefined) : reject(error));
-    });
-    // Whoever does not ask is told by the log.
-    this.#done
-      .catch(() => {})
-      .finally(() => {
-        this.#isDone = true;
-        this.#letGo();
-      });
-    if (signal !== undefined) {
-      const onAbort = () => this.stop();
-      signal.addEventListener("abort", onAbort, { once: true });
-      this.#unlisten = () => signal.removeEventListener("abort", onAbort);
-    }
+    this.#life = this.#begin();
   }
 
   /** Whoever waits for it keeps the process alive. */
   get done() {
-    if (this.#letGo === nothing && !this.#isDone) this.#letGo = hold();
-    return this.#done;
+    return this.#life.held();
   }
 
   get overruns() {
@@ -93,14 +65,14 @@ class Run extends EventEmitter {
   }
 
   isLeader() {
-    return this.#election?.standing.leads ?? false;
+    return this.#life.election?.standing.leads ?? false;
   }
 
   async stop() {
-    if (this.#election === null) this.#registration.remove(stopped);
-    else this.#stopElection(this.#election);
+    const life = this.#life;
+    life.stop();
     // The work that waits for its own end would wait for ever. A refusal is for those who ask for `done`.
-    if (!insideCallback(this.#registration)) await this.#done.catch(() => {});
+    if (!insideCallback(life.registration)) await life.done.catch(() => {});
   }
 
   [inspect.custom](
@@ -108,8 +80,9 @@ class Run extends EventEmitter {
     /** @type {import("node:util").InspectOptions} */ options,
   ) {
     const { election, overruns } = this;
-    const term = this.#election?.term;
-    const state = this.#ending ? "stopped" : term?.isCurrent() ? "leader" : "follower";
+    const life = this.#life;
+    const term = life.election?.term;
+    const state = life.isEnding ? "stopped" : term?.isCurrent() ? "leader" : "follower";
     return `Run ${inspect({ election, state, token: term?.token, overruns }, options)}`;
   }
 
@@ -117,23 +90,22 @@ class Run extends EventEmitter {
 
   /** @param {Run} run */
   static registrationOf(run) {
-    return run.#registration;
+    return run.#life.registration;
   }
 
-  /** A stop that belonged to a test ended the one before. @param {Run} run */
+  /** A stop that belonged to a test ended the life before. @param {Run} run */
   static beginAgain(run) {
-    run.#election = null;
-    run.#ending = false;
-    run.#registration = run.#begin();
-    return run.#registration;
+    run.#life = run.#begin();
+    return run.#life.registration;
   }
 
   /**
    * @param {Run} run
    * @param {Election} election
+   * @param {() => Promise<void>} stop  leaves it
    */
-  static bind(run, election) {
-    run.#election = election;
+  static bind(run, election, stop) {
+    run.#life.bind(election, stop);
   }
 
   /**
@@ -143,8 +115,7 @@ class Run extends EventEmitter {
    * @param {unknown} error
    */
   static refuse(run, error) {
-    run.#settle(error);
-    run.#registration.remove(stopped);
+    run.#life.refuse(error);
   }
 
   /**
@@ -162,12 +133,17 @@ class Run extends EventEmitter {
   }
 
   #begin() {
-    return new Registration({
-      fn: (term) => this.#world.call(term, () => this.#lead(term)),
-      deregisteredFn: null,
-      onError: (err, _, term) => this.#report(err, term),
-      onEnd: () => this.#end(),
-    });
+    const life = new Life(
+      new Registration({
+        fn: (term) => this.#world.call(term, () => this.#lead(term)),
+        deregisteredFn: null,
+        onError: (err, _, term) => this.#report(err, term),
+        onEnd: () => life.end(),
+      }),
+      this.#signal,
+      () => this.#world.onEnd(this),
+    );
+    return life;
   }
 
   /** @param {Term} term */
@@ -176,16 +152,22 @@ class Run extends EventEmitter {
       await this.#work(term);
     } catch (error) {
       if (!isEndOf(term, error)) this.#report(error, term);
+    } finally {
+      this.#handBack(term);
     }
-    // A term that is over was not the work's to hand back.
-    const election = this.#election;
-    if (this.#ending || election?.term?.token !== term.token) return;
+  }
+
+  /** A term that is over is not the work's to hand back. @param {Term} term */
+  #handBack({ token, election: name, traceId: trace }) {
+    const { election, isEnding } = this.#life;
+    if (isEnding || election?.term?.token !== token) return;
     this.#world.log().info("the work has ended, and its term is handed back", {
-      election: term.election,
-      token: term.token,
-      trace: term.traceId,
+      election: name,
+      token,
+      trace,
     });
-    election.stepDown(this.#pause * (1 + PAUSE_JITTER * Math.random()));
+    // For as long as the campaign interval says.
+    election.stepDown(null);
   }
 
   /**
@@ -203,23 +185,6 @@ class Run extends EventEmitter {
       trace: term.traceId,
       function: this.#workName,
       err,
-    });
-  }
-
-  /** @param {Election} election */
-  #stopElection(election) {
-    this.#ending = true;
-    return election.stop();
-  }
-
-  /** The work has ended, and does not begin again. */
-  #end() {
-    this.#ending = true;
-    this.#unlisten();
-    const left = this.#election?.stop() ?? Promise.resolve();
-    left.then(() => {
-      this.#world.onEnd(this);
-      this.#settle();
     });
   }
 
@@ -251,6 +216,80 @@ class Run extends EventEmitter {
   }
 }
 
+/** From its begin to its end: of most runs there is one; tests end one and begin another. */
+class Life {
+  /** @type {Election | null} */
+  election = null;
+  /** Somebody stopped it, or it was refused. */
+  isEnding = false;
+  /** @type {(error?: unknown) => void} */
+  #settle = nothing;
+  #leave = async () => {};
+  #unlisten = nothing;
+  #letGo = nothing;
+  #isOver = false;
+  #onEnd;
+
+  /**
+   * @param {Registration} registration
+   * @param {AbortSignal | undefined} signal
+   * @param {() => void} onEnd
+   */
+  constructor(registration, signal, onEnd) {
+    this.registration = registration;
+    this.#onEnd = onEnd;
+    /** @type {Promise<void>} */
+    this.done = new Promise((resolve, reject) => {
+      this.#settle = (error) => (error === undefined ? resolve(undefined) : reject(error));
+    });
+    // Whoever does not ask is told by the log.
+    this.done.catch(nothing);
+    if (signal !== undefined) {
+      const onAbort = () => this.stop();
+      signal.addEventListener("abort", onAbort, { once: true });
+      this.#unlisten = () => signal.removeEventListener("abort", onAbort);
+    }
+  }
+
+  held() {
+    if (this.#letGo === nothing && !this.#isOver) this.#letGo = hold();
+    return this.done;
+  }
+
+  /**
+   * @param {Election} election
+   * @param {() => Promise<void>} leave
+   */
+  bind(election, leave) {
+    this.election = election;
+    this.#leave = leave;
+  }
+
+  stop() {
+    this.isEnding = true;
+    if (this.election === null) this.registration.remove(stopped);
+    else this.#leave();
+  }
+
+  /** @param {unknown} error */
+  refuse(error) {
+    this.#settle(error);
+    this.stop();
+  }
+
+  /** The work has ended, and does not begin again. */
+  end() {
+    this.isEnding = true;
+    this.#unlisten();
+    this.#leave().then(() => {
+      this.#isOver = true;
+      this.#letGo();
+      this.#onEnd();
+      this.#settle();
+    });
+  }
+}
+
 /** @param {Term} term */
 function stopped(term) {
   return new LeadershipLostError(term.election, term.token, "stopped");
@@ -264,6 +303,18 @@ function stopped(term) {
  * @param {unknown} thrown
  */
 function isEndOf(term, thrown) {
+  try {
+    return comesOfEnd(term, thrown);
+  } catch {
+    return false; // Its properties cannot even be read.
+  }
+}
+
+/**
+ * @param {Term} term
+ * @param {unknown} thrown
+ */
+function comesOfEnd(term, thrown) {
   let error = thrown;
   for (let depth = 0; depth < CAUSES && typeof error === "object" && error !== null; depth += 1) {
     /** @type {{ name?: unknown, code?: unknown, election?: unknown, token?: unknown, cause?: unknown }} */

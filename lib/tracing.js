@@ -5,6 +5,7 @@
 // without one pays nothing.
 
 const { version } = require("../index.js");
+const { describe } = require("./logger.js");
 
 /** @typedef {import("@opentelemetry/api")} Api */
 /** @typedef {Pick<import("../index.js").Term, "election" | "instanceId" | "token" | "traceId">} About */
@@ -46,7 +47,7 @@ class TermSpan {
 
   /** @param {unknown} error */
   failed(error) {
-    this.#span.recordException(error instanceof Error ? error : String(error));
+    this.#span.recordException(error instanceof Error ? error : describe(error));
     this.#span.setStatus({ code: this.#api.SpanStatusCode.ERROR });
   }
 
