@@ -8,6 +8,7 @@
 // The client is never given back while the function may use it: when the term ends, or the time is over, the
 // connection is destroyed, and what the function got is a gate that is closed from then on.
 
+const { setImmediate: nextTurn } = require("node:timers/promises");
 const { ElectionError, LeadershipLostError } = require("../errors.js");
 const { after } = require("../timer.js");
 const { KnexSession, askKnex, isKnex, isKnexTransaction, knexDialect } = require("./knex.js");
@@ -82,7 +83,7 @@ const REASONS = new Set(["expired", "released", "taken"]);
 async function verify(term, guardOf, client, options) {
   const { hold, timeout } = checkOptions(options, "verify");
   const { dialect, ask, isInside } = clientOf(client);
-  refuseLost(term);
+  await refuse(term);
   const guard = guardIn(term, guardOf, dialect, "verify");
   if (guard === undefined) return;
   const { database } = guard;
@@ -120,7 +121,7 @@ async function transaction(term, guardOf, pool, fn, options) {
   if (typeof fn !== "function") {
     throw new TypeError(`term.transaction(pool, fn): fn must be a function, not ${shown(fn)}`);
   }
-  refuseLost(term);
+  await refuse(term);
   const guard = guardIn(term, guardOf, dialect, "transaction");
   const terms = guard && termsOf(guard, hold, timeout);
   const rules = guard && terms ? guard.database.rules(terms) : ALONE;
@@ -437,6 +438,17 @@ function isSqlError(error) {
 }
 
 // ---- the term, and what the database says of it ----
+
+/**
+ * Before anything is asked. That a term is over is told by an event, which never came if a loop of refusals kept all
+ * others from their turn.
+ *
+ * @param {Term} term
+ */
+async function refuse(term) {
+  if (!term.signal.aborted && !term.isCurrent()) await nextTurn();
+  refuseLost(term);
+}
 
 /** @param {Term} term */
 function refuseLost(term) {
