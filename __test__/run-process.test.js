@@ -243,10 +243,11 @@ test("a name runs in one thread of a process only", async () => {
      runWhenLeader("job", ({ signal }) => {
        say("main begins");
        new Worker(\`
-         const { runWhenLeader } = require("whenleader");
+         const { runWhenLeader, useCluster } = require("whenleader");
          const say = (...words) => require("node:fs").writeSync(1, words.join(" ") + "\\\\n");
          runWhenLeader("job", () => say("worker begins")).done.catch(({ name, message }) => say(name, message));
          runWhenLeader("own", () => say("worker runs its own"));
+         try { useCluster("job"); } catch ({ name }) { say("watching", name); }
          setInterval(() => {}, 1000);
        \`, { eval: true });
        return new Promise((resolve) => signal.addEventListener("abort", resolve));
@@ -285,6 +286,39 @@ test("work with a cluster of its own elects there, beside the cluster of the pro
   await leader.ended;
   assert.deepEqual(leader.lines.slice(1), ["ends stopped", "stopped"]);
   await other.said("begins job");
+});
+
+test("nothing is left of work with a cluster of its own that was stopped, and the process ends", async () => {
+  const { code, stdout } = await runProgram(
+    `const { runWhenLeader } = require("whenleader");
+     const listeners = () => ["exit", "SIGTERM", "SIGINT"].map((name) => process.listenerCount(name)).join();
+     const before = listeners();
+     (async () => {
+       for (let i = 0; i < 5; i += 1) {
+         const run = runWhenLeader("job", ({ signal }) =>
+           new Promise((resolve) => signal.addEventListener("abort", resolve)),
+           { ...${OPTIONS}, cluster: { type: "StoreCluster", store: "file:own", keepAlive: true } });
+         await new Promise((resolve) => run.once("promoted", resolve));
+         await run.stop();
+       }
+       say(listeners() === before);
+     })();`,
+  );
+  assert.equal(code, 0);
+  assert.equal(stdout, "true\n");
+});
+
+test("a logger of its cluster gets what the work has to tell", async () => {
+  const { stdout, stderr } = await runProgram(
+    `const { runWhenLeader } = require("whenleader");
+     const logger = { error: (line) => say("error", line), warn() {}, info() {}, debug() {} };
+     const run = runWhenLeader("job", () => { throw new Error("no upstream"); },
+       { ...${OPTIONS}, cluster: { type: "StoreCluster", store: "file:own", logger } });
+     run.once("demoted", () => run.stop());
+     run.done;`,
+  );
+  assert.match(stdout, /^error .*the work failed.*no upstream/, stderr);
+  assert.doesNotMatch(stderr, /no upstream/);
 });
 
 test("options that the store or the native side refuses are errors that name them", async () => {

@@ -863,7 +863,7 @@ test("where a real cluster runs a test cluster is refused, and after its stop it
   assert.equal(stopped, "accepted");
 });
 
-test("work of runWhenLeader obeys a test cluster, also work that an application began at its import", async () => {
+test("work of runWhenLeader obeys a test cluster, also with a cluster of its own, in one round after the other", async () => {
   const { code, stdout, stderr } = await runProgram(
     `const { useTestCluster } = require("whenleader/testing");
      const { runWhenLeader } = require("whenleader");
@@ -871,19 +871,23 @@ test("work of runWhenLeader obeys a test cluster, also work that an application 
        say("begins");
        await new Promise((resolve) => signal.addEventListener("abort", resolve));
        say("ends", signal.reason.reason);
-     });
+     }, { cluster: { type: "StoreCluster", store: "file:never" } });
+     run.on("promoted", () => say("promoted"));
      (async () => {
        for (const round of [1, 2]) {
          const cluster = useTestCluster();
          const job = cluster.election("job");
          await job.promote({ wait: "called" });
          say(round, run.isLeader());
-         await job.demote();
+         if (round === 1) await job.demote();
+         else await run.stop();
          await cluster.restore();
        }
+       say(require("node:fs").existsSync("never"));
        process.exit(0);
      })();`,
   );
   assert.equal(code, 0, stderr);
-  assert.equal(stdout, "begins\n1 true\nends taken\nbegins\n2 true\nends taken\n");
+  const round = (number, reason) => `promoted\nbegins\n${number} true\nends ${reason}\n`;
+  assert.equal(stdout, `${round(1, "taken")}${round(2, "stopped")}false\n`);
 });

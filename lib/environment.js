@@ -250,8 +250,10 @@ class Environment {
     this.#refuseTaken(name);
     if (options !== NO_OPTIONS) this.#orFromNative(() => this.#native.checkRun(options));
     const workName = nameOf(work) ?? "anonymous function";
+    /** Of a cluster of its own. @type {Log | null} */
+    let log = null;
     const run = new Run(name, work, workName, signal, {
-      log: () => this.log,
+      log: () => log ?? this.log,
       call: (term, work) => {
         this.ledFor(`the work ${workName} given to runWhenLeader()`);
         return this.#runCallback(term, workName, work);
@@ -261,7 +263,7 @@ class Environment {
     this.#runs.set(name, { run, options });
     try {
       if (signal?.aborted) run.stop();
-      else if (isApart) this.#startRunApart(run, name, options, cluster);
+      else if (isApart) log = this.#startRunApart(run, name, options, cluster);
       else this.#startRun(run, name, options, workName);
     } catch (error) {
       Run.refuse(run, error);
@@ -311,6 +313,7 @@ class Environment {
     const apart = this.startApart(checked, how, store);
     Run.bind(run, apart.election, apart.stop);
     apart.election.add(Run.registrationOf(run));
+    return log;
   }
 
   /** @param {string} name */

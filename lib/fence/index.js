@@ -8,7 +8,6 @@
 // The client is never given back while the function may use it: when the term ends, or the time is over, the
 // connection is destroyed, and what the function got is a gate that is closed from then on.
 
-const { setImmediate: nextTurn } = require("node:timers/promises");
 const { ElectionError, LeadershipLostError } = require("../errors.js");
 const { after } = require("../timer.js");
 const { KnexSession, askKnex, isKnex, isKnexTransaction, knexDialect } = require("./knex.js");
@@ -71,6 +70,8 @@ const ALONE = {
 const CLIENTS = "pg, postgres, mysql2 (with callbacks or promises) and knex";
 /** How much later a server ends a transaction than its client does, if that lives: of two, the client tells why. */
 const GRACE = 250;
+/** How long news are waited for that are under way. */
+const NEWS = 250;
 /** Of the words of a guard: what ended a term. */
 const REASONS = new Set(["expired", "released", "taken"]);
 
@@ -83,14 +84,32 @@ const REASONS = new Set(["expired", "released", "taken"]);
 async function verify(term, guardOf, client, options) {
   const { hold, timeout } = checkOptions(options, "verify");
   const { dialect, ask, isInside } = clientOf(client);
-  await refuse(term);
-  const guard = guardIn(term, guardOf, dialect, "verify");
-  if (guard === undefined) return;
-  const { database } = guard;
-  const fail = (/** @type {unknown} */ error) => meaningOf(term, guard, error, "verify");
-  const terms = termsOf(guard, hold, timeout);
-  const word = await database.verify(ask, terms).catch((error) => {
-    throw fail(error);
+  try {
+    refuseLost(term);
+    const guard = guardIn(term, guardOf, dialect, "verify");
+    if (guard !== undefined)
+      await verifyIn(term, guard, ask, isInside, termsOf(guard, hold, timeout));
+  } catch (error) {
+    if (error instanceof LeadershipLostError) {
+      // Nothing of it shall be committed, whoever looks at the error.
+      await databaseOf(dialect)
+        ?.end(ask, `whenleader: ${error.message}`)
+        .catch(() => {});
+    }
+    throw await withNews(term, error);
+  }
+}
+
+/**
+ * @param {Term} term
+ * @param {KnownGuard} guard
+ * @param {Ask} ask
+ * @param {() => Promise<boolean>} isInside
+ * @param {import("./sql.js").Terms} terms
+ */
+async function verifyIn(term, guard, ask, isInside, terms) {
+  const word = await guard.database.verify(ask, terms).catch((error) => {
+    throw meaningOf(term, guard, error, "verify");
   });
   if (word === "no-transaction" || !(await isInside())) {
     throw new ElectionError(
@@ -101,9 +120,8 @@ async function verify(term, guardOf, client, options) {
     );
   }
   const trouble = troubleOf(term, guard, word, "verify");
-  if (trouble === undefined) return;
-  await database.end(ask, `whenleader: ${trouble.message}`);
-  throw trouble;
+  if (trouble !== undefined) throw trouble;
+  refuseLost(term);
 }
 
 /**
@@ -121,7 +139,11 @@ async function transaction(term, guardOf, pool, fn, options) {
   if (typeof fn !== "function") {
     throw new TypeError(`term.transaction(pool, fn): fn must be a function, not ${shown(fn)}`);
   }
-  await refuse(term);
+  try {
+    refuseLost(term);
+  } catch (error) {
+    throw await withNews(term, error);
+  }
   const guard = guardIn(term, guardOf, dialect, "transaction");
   const terms = guard && termsOf(guard, hold, timeout);
   const rules = guard && terms ? guard.database.rules(terms) : ALONE;
@@ -129,10 +151,12 @@ async function transaction(term, guardOf, pool, fn, options) {
   const stop = new Stop(term, limit);
   const session = open({
     onBroken: (error) => stop.broke(error),
-    lost: () => (term.isCurrent() ? undefined : lost(term, "expired")),
+    lost: () => (term.isCurrent() ? undefined : guess(term)),
   });
   try {
     return await new Guarded(term, guard, rules, session, stop).run(fn);
+  } catch (error) {
+    throw await withNews(term, error);
   } finally {
     stop.dispose();
   }
@@ -186,7 +210,7 @@ class Stop {
     if (limit !== undefined) {
       this.#noTimeout = after(limit, () => {
         // A process that did not run for so long finds its timers first.
-        if (!term.isCurrent()) return this.#reject(lost(term, "expired"));
+        if (!term.isCurrent()) return this.#reject(guess(term));
         this.#reject(
           new ElectionError(
             "WHENLEADER_TIMEOUT",
@@ -202,7 +226,7 @@ class Stop {
   /** @param {unknown} error */
   broke(error) {
     // The process may have slept longer than its lease; the news of that comes later.
-    this.#reject(this.#term.isCurrent() ? error : lost(this.#term, "expired", error));
+    this.#reject(this.#term.isCurrent() ? error : guess(this.#term, error));
   }
 
   /** A commit is under way, which the end of the term does not touch. */
@@ -273,7 +297,7 @@ class Guarded {
       }
       if (!this.#term.isCurrent()) {
         // A server does not wait for a process that did not run.
-        const reason = isConnectionLoss(error) ? lost(this.#term, "expired", error) : error;
+        const reason = isConnectionLoss(error) ? guess(this.#term, error) : error;
         session.destroy(toError(reason));
         throw reason;
       }
@@ -323,7 +347,7 @@ class Guarded {
       !(error instanceof Interruption) && (database?.isAnswer(Object(cause)) ?? isSqlError(cause));
     this.#session.destroy(toError(cause));
     // It did not do it, and if it waited for too long, that is why.
-    if (isAnswer) return this.#term.isCurrent() ? cause : lost(this.#term, "expired", cause);
+    if (isAnswer) return this.#term.isCurrent() ? cause : guess(this.#term, cause);
     return new ElectionError(
       "WHENLEADER_TRANSACTION",
       `nobody knows whether the transaction of the election "${this.#term.election}" (term ${this.#term.token}) was ` +
@@ -439,21 +463,42 @@ function isSqlError(error) {
 
 // ---- the term, and what the database says of it ----
 
-/**
- * Before anything is asked. That a term is over is told by an event, which never came if a loop of refusals kept all
- * others from their turn.
- *
- * @param {Term} term
- */
-async function refuse(term) {
-  if (!term.signal.aborted && !term.isCurrent()) await nextTurn();
-  refuseLost(term);
-}
-
 /** @param {Term} term */
 function refuseLost(term) {
   if (term.signal.aborted) throw term.signal.reason;
-  if (!term.isCurrent()) throw lost(term, "expired");
+  if (!term.isCurrent()) throw guess(term);
+}
+
+/** Those whose reason is not known yet. @type {WeakSet<object>} */
+const guesses = new WeakSet();
+
+/**
+ * The clock says that the term is over, and the news of it, which has the reason, is under way.
+ *
+ * @param {Term} term
+ * @param {unknown} [cause]
+ */
+function guess(term, cause) {
+  const error = lost(term, "expired", cause);
+  if (!term.signal.aborted) guesses.add(error);
+  return error;
+}
+
+/**
+ * @param {Term} term
+ * @param {unknown} error
+ * @returns {Promise<unknown>}
+ */
+async function withNews(term, error) {
+  if (!guesses.has(Object(error))) return error;
+  if (!term.signal.aborted) {
+    await new Promise((done) => {
+      const noTimer = after(NEWS, () => done(undefined));
+      const noNews = whenAborted(term.signal, () => done(noTimer()));
+      after(NEWS, noNews, { holds: false });
+    });
+  }
+  return term.signal.aborted ? term.signal.reason : error;
 }
 
 /**
@@ -554,7 +599,7 @@ function troubleOf(term, guard, word, method) {
  * @returns {unknown}
  */
 function meaningOf(term, guard, error, method) {
-  if (!term.isCurrent()) return lost(term, "expired", error);
+  if (!term.isCurrent()) return guess(term, error);
   const { statements, database, store } = guard;
   const meaning = database.meaning(Object(error));
   if (meaning === undefined) return error;

@@ -189,7 +189,13 @@ const mysql = {
    */
   async verify(ask, { statements, hold }) {
     if (!hold && !(await isSerializable(ask))) return ask(statements.check);
-    return (await ask(statements.hold)) ?? (await ask(statements.check)) ?? "taken";
+    const settings = new Settings();
+    await settings.waitShortly(ask);
+    try {
+      return (await ask(statements.hold)) ?? "taken";
+    } finally {
+      await settings.waitAgain(ask);
+    }
   },
 
   /** @param {Ask} ask */
