@@ -165,6 +165,8 @@ class Environment {
   #onStop = null;
   /** @type {string | null} */
   #ownInstanceId = null;
+  /** A test will bring a cluster, or has. */
+  #isOfTests = false;
   /** @type {StandIn | null} */
   #standIn = null;
   /** Calls that a stand-in found, and those that were made since. @type {Set<Call>} */
@@ -245,7 +247,7 @@ class Environment {
    */
   runWhenLeader(name, work, { options, cluster, signal }) {
     // What takes the place of every cluster takes that of its own, too.
-    const isApart = cluster !== undefined && this.#standIn === null;
+    const isApart = cluster !== undefined && !this.#isOfTests;
     if (!isApart) this.#decide();
     this.#refuseTaken(name);
     if (options !== NO_OPTIONS) this.#orFromNative(() => this.#native.checkRun(options));
@@ -684,6 +686,7 @@ class Environment {
 
   /** Nothing starts by itself any more: a test will bring a cluster of its own. */
   awaitStandIn() {
+    this.#isOfTests = true;
     const { kind } = this.#state;
     if (kind === "idle" || kind === "chosen") this.#state = { kind: "expecting", stopped: null };
   }
