@@ -180,7 +180,8 @@ export interface GuardOptions {
 
   /**
    * Milliseconds until the transaction is rolled back, counted from the call; on the server as well, for a process that
-   * does not run any more. Of `verify()`: how long the server waits for the next statement of a transaction with `hold`.
+   * does not run any more. Of `verify()`: how long the server waits for the next statement of a transaction with `hold`,
+   * in PostgreSQL; MySQL and MariaDB have the session's `wait_timeout` only.
    *
    * @default with `hold` the duration of the lease, else none; but the last moment, in which every transaction holds off
    *   a takeover, takes at most the duration of a lease in any case
