@@ -23,7 +23,7 @@ use crate::backend::{
 use crate::campaign::{Campaign, Command, Event, PreparedStore, Tell};
 use crate::candidate::Rules;
 use crate::clock::{Clock, SystemClock};
-use crate::config::{Config, ElectionOptions, Kind};
+use crate::config::{Config, ElectionOptions, Kind, OnOverrun};
 use crate::identity::{default_instance_id, draw_owner};
 use crate::lease::{
     ElectionName, FailureKind, InstanceId, LONGEST_LEASE, Leader, LossReason, Token,
@@ -241,9 +241,11 @@ impl Cluster {
     }
 
     /// For a process that is ending: stops without waiting for callbacks. Returns what is to be waited for; a
-    /// lease whose store needs the very thread that would wait is left to its expiry.
-    fn abandon(&self) -> Vec<Arc<Election>> {
-        let elections = self.close_doors();
+    /// lease whose store needs the very thread that would wait is left to its expiry, and so is one under which
+    /// another thread may still work, where that must not overlap with a successor.
+    fn abandon(&self, own: &HashSet<ListenerId>) -> Vec<Arc<Election>> {
+        let mut elections = self.close_doors();
+        elections.retain(|election| !election.may_be_worked_for_beside(own));
         for election in &elections {
             election.abandon();
         }
@@ -433,13 +435,14 @@ pub fn open_apart(config: Config) -> Result<Arc<Cluster>, StartError> {
 }
 
 /// For a process that is ending: releases what is held without waiting for callbacks, and blocks for `limit` at
-/// most. Returns whether all was released. Not to be called on the runtime.
-pub fn release_all_now(limit: Duration) -> bool {
+/// most. `own` are the listeners of the thread that is ending, so that nothing runs there any more. Returns whether
+/// all was released. Not to be called on the runtime.
+pub fn release_all_now(limit: Duration, own: &HashSet<ListenerId>) -> bool {
     let apart: Vec<_> = locked(&APART).iter().filter_map(Weak::upgrade).collect();
     let clusters = || running().into_iter().chain(apart.iter().cloned());
     let (mut awaited, mut left) = (Vec::new(), false);
     for cluster in clusters() {
-        let elections = cluster.abandon();
+        let elections = cluster.abandon(own);
         if cluster.store.backend().needs_event_loop() {
             left |= !elections.is_empty();
         } else {
@@ -614,6 +617,17 @@ impl Election {
     fn request_stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);
         locked(&self.audience).command(Command::Stop);
+    }
+
+    /// Callbacks of other threads must not outlive the lease, and may still run.
+    fn may_be_worked_for_beside(&self, own: &HashSet<ListenerId>) -> bool {
+        if self.options.on_overrun != OnOverrun::Exit {
+            return false;
+        }
+        let audience = locked(&self.audience);
+        let listening = audience.listeners.iter().map(|(id, _)| id);
+        let unsettled = audience.unsettled.values().flatten();
+        listening.chain(unsettled).any(|id| !own.contains(id))
     }
 
     fn abandon(&self) {
@@ -1026,7 +1040,7 @@ mod tests {
             ]
         );
         *locked(&RUNNING) = Some(cluster.clone());
-        assert!(release_all_now(Duration::from_secs(10)));
+        assert!(release_all_now(Duration::from_secs(10), &HashSet::new()));
         *locked(&RUNNING) = None;
         let late = cluster.join(&name, &options, heard).unwrap_err();
         let late = late.to_string();

@@ -5,7 +5,7 @@
 //! other threads need of it is in [`Link`], which outlives it.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Write;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -239,6 +239,11 @@ impl Environment {
 
     pub fn seat(&self, name: &str) -> Option<Rc<Seat>> {
         self.seats.get(name).cloned()
+    }
+
+    pub fn listeners(&self) -> HashSet<ListenerId> {
+        let seats = self.seats.values().chain(&self.leaving);
+        seats.map(|seat| seat.listener).collect()
     }
 
     pub fn settled(&mut self, name: &str, token: Token) {
