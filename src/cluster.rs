@@ -594,8 +594,11 @@ impl Election {
                     reason: LossReason::Stopped,
                 };
                 ear.tell(listener, &self.name, &event);
+                let token = term.token();
+                // The lease is kept for its callbacks as well, should the others end before them.
+                audience.unsettled.entry(token).or_default().insert(listener);
             }
-            audience.remove(listener);
+            audience.leave(listener);
             return false;
         }
         drop(audience);
@@ -662,7 +665,8 @@ impl Election {
                 if everybody.is_empty() || self.abandoned.load(Ordering::SeqCst) {
                     audience.command(Command::CallbacksEnded(*token));
                 } else {
-                    audience.unsettled.insert(*token, everybody);
+                    let unsettled = audience.unsettled.entry(*token).or_default();
+                    unsettled.extend(everybody);
                 }
             }
             Event::LeaderChanged(leader) => audience.leader = Some(leader.clone()),
@@ -757,12 +761,18 @@ impl Audience {
         }
     }
 
-    fn remove(&mut self, listener: ListenerId) {
+    /// It hears nothing more; its callbacks may still run.
+    fn leave(&mut self, listener: ListenerId) {
         self.listeners.retain(|(id, _)| *id != listener);
+        self.stalled(listener, false);
+    }
+
+    /// It is gone, and its callbacks with it.
+    fn remove(&mut self, listener: ListenerId) {
+        self.leave(listener);
         for token in self.unsettled.keys().copied().collect::<Vec<_>>() {
             self.settled(listener, token);
         }
-        self.stalled(listener, false);
     }
 }
 
@@ -916,6 +926,21 @@ mod tests {
         assert!(term.is_led(Moment::ORIGIN));
         assert!(election.stop(second), "the last one");
         assert_eq!(drain(&mut commands), [Command::Stop]);
+    }
+
+    #[test]
+    fn the_lease_is_kept_for_the_callbacks_of_an_environment_that_left_while_others_led_on() {
+        let (election, mut commands) = election();
+        let first = election.join(Arc::new(Heard::default()));
+        let second = election.join(Arc::new(Heard::default()));
+        promote(&election, 5);
+        assert!(!election.stop(first));
+        assert!(election.awaits(first));
+        demote(&election, 5);
+        election.settled(second, token(5));
+        assert_eq!(drain(&mut commands), []);
+        election.settled(first, token(5));
+        assert_eq!(drain(&mut commands), [Command::CallbacksEnded(token(5))]);
     }
 
     #[test]
