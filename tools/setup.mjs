@@ -72,13 +72,17 @@ async function installPackages() {
   writeFileSync(stamp, lock);
 }
 
-/** Cargo decides what there is to do. `into` is the folder for the result, else it lies in the checkout. */
-export async function buildAddon({ release = false, into = root } = {}) {
+/**
+ * Cargo decides what there is to do. `into` is the folder for the result, else it lies in the checkout; `last`: whatever
+ * else wants the processor has it first.
+ */
+export async function buildAddon({ release = false, into = root, last = false } = {}) {
   const built = join(targetDir, "addon", release ? "release" : "debug");
   const napi = join(root, "node_modules", "@napi-rs", "cli", "dist", "cli.js");
   const command = [process.execPath, napi, "build", "--platform", "--output-dir", built];
   command.push("--js", "native.js", "--dts", "native.d.ts");
   if (release) command.push("--release");
+  if (last && !windows) command.unshift("nice", "-n", "19");
   const options = release ? { env: { ...env, RUSTFLAGS: withoutPlaces() } } : {};
   await step(`Building the addon${release ? " for release" : ""}`, command, options);
 
