@@ -243,7 +243,8 @@ async function play(arena, faults) {
   return `${ROUNDS} rounds, ${verdict.terms} terms, ${verdict.answers} answers, overlap ${verdict.overlap} us`;
 }
 
-describe("real processes", { concurrency: false }, () => {
+// They wait more than they work.
+describe("real processes", { concurrency: 2 }, () => {
   let folder;
   before(() => {
     folder = mkdtempSync(join(tmpdir(), "whenleader-chaos-"));
