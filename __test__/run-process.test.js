@@ -247,7 +247,9 @@ test("a name runs in one thread of a process only", async () => {
          const say = (...words) => require("node:fs").writeSync(1, words.join(" ") + "\\\\n");
          runWhenLeader("job", () => say("worker begins")).done.catch(({ name, message }) => say(name, message));
          runWhenLeader("own", () => say("worker runs its own"));
-         try { useCluster("job"); } catch ({ name }) { say("watching", name); }
+         useCluster("own").on("promoted", () => {
+           try { useCluster("job"); } catch ({ name }) { say("watching", name); }
+         });
          setInterval(() => {}, 1000);
        \`, { eval: true });
        return new Promise((resolve) => signal.addEventListener("abort", resolve));
@@ -263,6 +265,57 @@ test("a name runs in one thread of a process only", async () => {
     stdout + stderr,
   );
   assert.ok(!lines.includes("worker begins"));
+  assert.ok(lines.includes("watching ConfigError"), "nor does another thread watch it");
+});
+
+test("work in a worker thread that outlives its lease ends the process, also while that thread is stuck", async () => {
+  for (const work of ["new Promise(() => {})", "(() => { for (;;); })()"]) {
+    const { code, stderr } = await runProgram(
+      `const { Worker } = require("node:worker_threads");
+       new Worker(\`
+         const { runWhenLeader } = require("whenleader");
+         runWhenLeader("job", () => {
+           require("node:fs").writeSync(1, "begins\\\\n");
+           return ${work};
+         }, ${OPTIONS});
+         setInterval(() => {}, 1000);
+       \`, { eval: true });
+       const lose = setInterval(() => {
+         if (!require("node:fs").existsSync(".whenleader/e-job")) return;
+         clearInterval(lose);
+         setTimeout(() => ${LOSE}, 500);
+       }, 50);
+       setInterval(() => {}, 1000);`,
+      { config: CONFIG },
+    );
+    assert.equal(code, 70, stderr);
+    assert.match(stderr, /election job.*its work still ran/);
+  }
+});
+
+test("an exit leaves a lease to its expiry under which another thread still works", async (t) => {
+  const code = `
+    const { Worker, isMainThread } = require("node:worker_threads");
+    new Worker(\`
+      const { runWhenLeader } = require("whenleader");
+      runWhenLeader("job", () => {
+        require("node:fs").writeSync(1, "begins\\\\n");
+        return new Promise(() => {});
+      }, ${OPTIONS});
+      setInterval(() => {}, 1000);
+    \`, { eval: true });
+    useCluster("other");
+    process.on("exit", () => {
+      const state = require("node:fs").readdirSync(".whenleader/e-job").sort().at(-1);
+      const text = require("node:fs").readFileSync(".whenleader/e-job/" + state, "utf8");
+      say("at exit", JSON.parse(text).state);
+    });
+    process.stdin.once("data", () => process.exit(0));`;
+  const [program] = programs(t, 1, code);
+  await program.said("begins");
+  program.tell("exit");
+  const { stdout } = await program.ended;
+  assert.match(stdout, /at exit held/);
 });
 
 test("work with a cluster of its own elects there, beside the cluster of the process", async (t) => {

@@ -596,7 +596,11 @@ impl Election {
                 ear.tell(listener, &self.name, &event);
                 let token = term.token();
                 // The lease is kept for its callbacks as well, should the others end before them.
-                audience.unsettled.entry(token).or_default().insert(listener);
+                audience
+                    .unsettled
+                    .entry(token)
+                    .or_default()
+                    .insert(listener);
             }
             audience.leave(listener);
             return false;
