@@ -13,7 +13,8 @@
 //!
 //! A check-in may be sent twice: the lease counts from the moment before the first was sent, and one that begins a term
 //! says after which token, so that its second copy finds that term begun. A copy that comes when its term was released
-//! already begins another one, of which nobody hears: it keeps the others out until it runs out.
+//! already begins another one, of which nobody hears: it keeps the others out until it runs out. A `whenleader serve` that
+//! released the term itself denies such copies for one lease.
 
 mod answer;
 mod krn;
