@@ -507,6 +507,14 @@ test("without a configuration the work runs at once, and again after the pause",
   const { length } = tokens;
   await sleep(40);
   assert.equal(tokens.length, length);
+
+  const short = environment.runWhenLeader("short", (term) => tokens.push(term.token), {
+    ...HOW,
+    options: '{"leaseDuration":30}',
+  });
+  await sleep(80);
+  assert.ok(tokens.length >= length + 3, "a third of a shorter lease");
+  await short.stop();
 });
 
 test("the default election of the cluster is a taken name, also where that is known only at the start", async () => {

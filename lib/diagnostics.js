@@ -1,5 +1,5 @@
-// What happens in elections, for whoever watches the process: channels of node:diagnostics_channel, which cost
-// nothing while nobody subscribes.
+// What happens in elections, for whoever watches the process: channels of node:diagnostics_channel. While nobody
+// subscribes no message is made; of an attempt, a few numbers come from the native side all the same.
 
 const { channel } = require("node:diagnostics_channel");
 

@@ -842,12 +842,10 @@ class Environment {
    * @returns {Plan}
    */
   #check(found) {
-    try {
-      const info = this.#native.checkConfig(found.json, found.source, found.baseDir);
-      return { ...found, info, mode: info.type === "LocalCluster" ? "local" : "native" };
-    } catch (error) {
-      throw fromNative(error);
-    }
+    const info = this.#orFromNative(() =>
+      this.#native.checkConfig(found.json, found.source, found.baseDir),
+    );
+    return { ...found, info, mode: info.type === "LocalCluster" ? "local" : "native" };
   }
 
   /**

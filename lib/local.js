@@ -11,7 +11,9 @@ const { after } = require("./timer.js");
 // The native side's defaults, for the case in which nobody asks it.
 const DEFAULT_ELECTION = "leader";
 const DEFAULT_STOP_TIMEOUT = 15_000;
-const CAMPAIGN_INTERVAL = 5_000;
+/** Of runWhenLeader(), where its options do not say. */
+const DEFAULT_LEASE = 15_000;
+const LONGEST_PAUSE = 5_000;
 /** As in the W3C's trace context. */
 const TRACE_ID_BYTES = 16;
 
@@ -44,7 +46,7 @@ class LocalCluster {
    * @param {string} [run]  the options of runWhenLeader(), in JSON
    */
   join(name, run) {
-    const pause = run === undefined ? 0 : (JSON.parse(run).campaignInterval ?? CAMPAIGN_INTERVAL);
+    const pause = run === undefined ? 0 : pauseOf(JSON.parse(run));
     const election = new LocalElection(name, pause, this.#dispatch, this.info);
     this.#elections.push(election);
     return election;
@@ -58,6 +60,15 @@ class LocalCluster {
   async stop() {
     await Promise.all(this.#elections.map((election) => election.stop()));
   }
+}
+
+/**
+ * After work that ended by itself: the same as on a store.
+ *
+ * @param {{ leaseDuration?: number, campaignInterval?: number }} run
+ */
+function pauseOf({ leaseDuration = DEFAULT_LEASE, campaignInterval }) {
+  return campaignInterval ?? Math.min(LONGEST_PAUSE, leaseDuration / 3);
 }
 
 /** @implements {ElectionSource} */

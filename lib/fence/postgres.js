@@ -2,8 +2,8 @@
 
 const { Gate, Uncommitted, pause, refuses } = require("./gate.js");
 
-/** How often a statement is cancelled, and the milliseconds between. */
-const CANCELLATIONS = 20;
+/** For how long a statement is cancelled again, and the milliseconds between. */
+const CANCEL_TIME = 2_000;
 const CANCEL_PAUSE = 100;
 /** What a server said while the process slept has been read after so long. */
 const NEWS_PAUSE = 20;
@@ -145,11 +145,12 @@ class PostgresSession {
   async #cancelAll() {
     // Perhaps the server has closed the connection.
     await pause(NEWS_PAUSE);
-    for (let tries = 0; tries < CANCELLATIONS && this.#running.size > 0; tries += 1) {
+    const until = performance.now() + CANCEL_TIME;
+    while (this.#running.size > 0 && performance.now() < until) {
       const running = [...this.#running].filter((query) => query.active);
       const sent = running.map((query) => query.canceller?.(query));
       // To the end: a cancellation that comes late would meet the rollback.
-      await Promise.race([Promise.allSettled(sent), pause(CANCELLATIONS * CANCEL_PAUSE)]);
+      await Promise.race([Promise.allSettled(sent), pause(until - performance.now())]);
       if (this.#running.size > 0) await pause(CANCEL_PAUSE);
     }
   }

@@ -64,6 +64,8 @@ class Seat {
   #token = 0;
   #anchor = 0;
   #deadline = 0;
+  /** Of the last term. */
+  #traceId = "";
   /** When the next request is due, unless one is pending. */
   #next;
   /** Of a request that the store does not answer. @type {{ op: Op, anchor: number, giveUp: number } | null} */
@@ -73,7 +75,7 @@ class Seat {
   #pausedUntil = 0;
   /** Of a lease that is kept for callbacks. */
   #kept = { callbacksEnded: false, releaseBy: 0, pause: 0, tries: 0 };
-  /** The last term's callbacks, until they end. @type {{ token: number, ended: number, overrun: number } | null} */
+  /** The last term's callbacks, until they end. @type {{ token: number, traceId: string, ended: number, overrun: number } | null} */
   #unsettled = null;
   #stopping = false;
   /** @type {(() => void) | null} */
@@ -233,10 +235,10 @@ class Seat {
     }
     if (this.#standing === "yielding" && now >= this.#kept.releaseBy) this.#leave();
     if (this.#unsettled !== null && now >= this.#unsettled.overrun) {
-      const { token, ended } = this.#unsettled;
+      const { token, traceId, ended } = this.#unsettled;
       this.#unsettled.overrun = NEVER;
       const duration = now - ended;
-      this.#tell({ type: "overrun", election: this.#race.name, token, duration });
+      this.#tell({ type: "overrun", election: this.#race.name, token, traceId, duration });
     }
   }
 
@@ -316,8 +318,9 @@ class Seat {
     this.#anchor = anchor;
     this.#deadline = anchor + this.#settings.timing.leadLimit;
     this.#standing = "leader";
-    const traceId = randomBytes(TRACE_ID_BYTES).toString("hex");
-    this.#tell({ type: "promoted", election: race.name, token: race.token, traceId });
+    this.#traceId = randomBytes(TRACE_ID_BYTES).toString("hex");
+    const { name: election, token } = race;
+    this.#tell({ type: "promoted", election, token, traceId: this.#traceId });
     this.#saw({ instanceId: this.#settings.instanceId, token: race.token });
   }
 
@@ -389,7 +392,7 @@ class Seat {
     const { now } = this.#clock;
     const { timing } = this.#settings;
     const overrun = Math.max(this.#anchor + timing.overrunAfter, now + timing.shortestNotice);
-    this.#unsettled = { token: this.#token, ended: now, overrun };
+    this.#unsettled = { token: this.#token, traceId: this.#traceId, ended: now, overrun };
     this.#tell({ type: "demoted", election: this.#race.name, token: this.#token, reason });
   }
 
