@@ -1,6 +1,6 @@
 // `npm run bench`: everything, or the parts that are named. Prints a table and writes bench/results/*.json.
 //
-//     npm run bench -- [is-leader] [import] [elections] [requests] [handover] [serve]
+//     npm run bench -- [is-leader] [import] [elections] [requests] [handover] [serve] [awaits]
 //         [--store=<name>[,<name>]...|all] [--rounds=20] [--minutes=2] [--lease=1500,15000]
 import { execFile } from "node:child_process";
 import { mkdirSync, writeFileSync } from "node:fs";
@@ -8,6 +8,7 @@ import { arch, cpus, platform } from "node:os";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { parseArgs, promisify } from "node:util";
+import { awaits } from "./awaits.mjs";
 import { handover } from "./handover.mjs";
 import { importing } from "./import.mjs";
 import { openStores, STORES } from "./instances.mjs";
@@ -17,7 +18,15 @@ import { requests } from "./requests.mjs";
 import { serve } from "./serve.mjs";
 
 const here = dirname(fileURLToPath(import.meta.url));
-const PARTS = { import: importing, "is-leader": isLeader, elections, requests, handover, serve };
+const PARTS = {
+  import: importing,
+  "is-leader": isLeader,
+  elections,
+  requests,
+  handover,
+  serve,
+  awaits,
+};
 
 const { values, positionals } = parseArgs({
   allowPositionals: true,
