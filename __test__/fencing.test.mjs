@@ -547,6 +547,55 @@ for (const [name, database] of Object.entries(DATABASES)) {
       },
     );
 
+    if (name === "postgres") {
+      test("behind a pooler in transaction mode it is the same", async (t) => {
+        if (!server || isMissing("pgbouncer", "fencing behind a pooler"))
+          return t.skip("no server");
+        const { url } = await server.ask("pgbouncer");
+        for (const client of database.clients) {
+          for (const hold of [false, true]) {
+            const what = `${client.name} hold ${hold}`;
+            const { election, term } = await newTerm(t);
+            const pool = client.pool(url, 2);
+            t.after(() => client.close(pool));
+            const [before] = await client.rows(pool, database.settings);
+            const insert = (tx) => client.rows(tx, `INSERT INTO done VALUES ('${what}')`);
+
+            await term.transaction(pool, insert, { hold, timeout: PATIENCE });
+            await client.own(pool, async (tx) => {
+              await term.verify(tx, { hold });
+              await insert(tx);
+            });
+            assert.equal(await count(what), 2, what);
+            assert.deepEqual(await client.rows(pool, database.settings), [before], what);
+
+            const written = Promise.withResolvers?.() ?? withResolvers();
+            const open = term.transaction(
+              pool,
+              async (tx) => {
+                await insert(tx);
+                written.resolve();
+                await client.rows(tx, database.sleep);
+              },
+              { hold, timeout: 4 * PATIENCE },
+            );
+            await written.promise;
+            const lost = failure(open);
+            await useCluster(election).stepDown({ pause: 0 });
+            assert.equal((await lost).reason, "steppedDown", what);
+            await untilNothingIsOpen();
+
+            const next = await useCluster(election).waitUntilLeader({ timeout: PATIENCE });
+            await takeOver(election);
+            const taken = await failure(next.transaction(pool, insert, { hold }));
+            assert.ok(taken instanceof LeadershipLostError, `${what}: ${taken}`);
+            assert.equal(await count(what), 2, what);
+            assert.deepEqual(await client.rows(pool, database.settings), [before], what);
+          }
+        }
+      });
+    }
+
     test("a client of another database is refused, with the place of the lease", async (t) => {
       if (!server) return t.skip("no server");
       const { term } = await newTerm(t);

@@ -144,7 +144,8 @@ function cancelPg(client) {
   // What cannot be cancelled ends with the limits that the transaction has on the server.
   socket.on("error", () => {});
   socket.setTimeout(CANCELLATIONS * CANCEL_PAUSE, () => socket.destroy());
-  socket.end(message);
+  // The server closes it. Some poolers forget what is asked by somebody who has gone.
+  socket.write(message);
 }
 
 module.exports = { PgSession, askPg, endPg, isPgClient, isPgPool };
