@@ -341,6 +341,85 @@ test("work with a cluster of its own elects there, beside the cluster of the pro
   await other.said("begins job");
 });
 
+test("an election of that name on the cluster of the process is another one", async () => {
+  const { stdout, stderr } = await runProgram(
+    `const { runWhenLeader } = require("whenleader");
+     const alive = setInterval(() => {}, 1000);
+     const untilAborted = ({ signal }) => new Promise((resolve) => signal.addEventListener("abort", resolve));
+     (async () => {
+       await startCluster();
+       const tokens = [];
+       const run = runWhenLeader("job", (term) => { tokens.push(term.token); return untilAborted(term); },
+         { ...${OPTIONS}, cluster: { type: "StoreCluster", store: "file:own" } });
+       const promoted = [];
+       run.on("promoted", (term) => promoted.push(term.token));
+       await new Promise((resolve) => run.once("promoted", resolve));
+       const plain = await useCluster("job").waitUntilLeader();
+       say("both", plain.token !== tokens[0]);
+       const called = new Promise((resolve) => whenLeader(resolve, null, { election: "job" }));
+       say("called", (await called).token === plain.token);
+       // Its own default election, which is another one as well.
+       const second = runWhenLeader("leader", untilAborted,
+         { ...${OPTIONS}, cluster: { type: "StoreCluster", store: "file:own" } });
+       await new Promise((resolve) => second.once("promoted", resolve));
+       say("promoted", promoted.length, promoted[0] === tokens[0]);
+       await stopCluster();
+       say("stopped");
+       clearInterval(alive);
+     })();`,
+    { config: CONFIG },
+  );
+  assert.equal(stdout, "both true\ncalled true\npromoted 1 true\nstopped\n", stderr);
+});
+
+test("work with a cluster of its own that ended by itself begins again after its campaignInterval", async () => {
+  const { lines, end } = await new Promise((resolve) => {
+    const program = new Program(
+      `const { runWhenLeader } = require("whenleader");
+       runWhenLeader("job", () => say(Date.now()), { leaseDuration: 20_000, campaignInterval: 200,
+         cluster: { type: "StoreCluster", store: "file:own", keepAlive: true } });
+       setTimeout(() => process.exit(0), 15_000).unref();`,
+    );
+    const look = setInterval(() => {
+      if (program.lines.length < 3 && !program.over) return;
+      clearInterval(look);
+      program.kill("SIGKILL");
+      resolve({ lines: program.lines, end: program.over });
+    }, 50);
+  });
+  assert.ok(lines.length >= 3, `it ended: ${end}; ${lines}`);
+});
+
+test("what keeps the cluster from starting rejects done, and the program ends", async () => {
+  const { code, stdout } = await runProgram(
+    `const { runWhenLeader } = require("whenleader");
+     (async () => {
+       const run = runWhenLeader("job", () => {});
+       run.on("error", (error) => say("told", error.fatal));
+       await run.done.catch((error) => say(error.name, error.code, error.fatal));
+       const again = runWhenLeader("job", () => {});
+       say("free");
+       await again.stop();
+     })();`,
+    { config: { type: "StoreCluster", store: "file:/proc/self/whenleader" } },
+  );
+  assert.match(stdout, /^told true\nElectionError WHENLEADER_STORE true\nfree\n$/);
+  assert.equal(code, 0);
+});
+
+test("a loop that is stuck for four of the work's own leases gives it up, whatever the cluster's lease", async () => {
+  const began = Date.now();
+  const { code, stderr } = await runProgram(
+    `const { runWhenLeader } = require("whenleader");
+     runWhenLeader("job", () => { say("stuck"); for (;;); }, { leaseDuration: 1000 });
+     setInterval(() => {}, 1000);`,
+    { config: { type: "StoreCluster" } },
+  );
+  assert.equal(code, 70, stderr);
+  // Four leases of the cluster would be a minute.
+  assert.ok(Date.now() - began < 30_000);
+});
+
 test("nothing is left of work with a cluster of its own that was stopped, and the process ends", async () => {
   const { code, stdout } = await runProgram(
     `const { runWhenLeader } = require("whenleader");

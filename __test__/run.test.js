@@ -570,8 +570,39 @@ test("a cluster that does not start is told to work that waits for it", async ()
   world.native.startGate.catch(() => {});
   world.environment.useLogger(world.logger);
   const run = world.environment.runWhenLeader("job", () => {}, HOW);
+  const refused = assert.rejects(run.done, { code: "WHENLEADER_STORE" });
   const [error] = await once(run, "error");
   assert.equal(error.code, "WHENLEADER_STORE");
+  await refused;
+});
+
+test("a stop waits no longer than stopTimeout for work that does not end, and its name is taken until it has", async () => {
+  const { environment, native } = fakeWorld();
+  native.info = { ...native.info, type: "LocalCluster", stopTimeout: 50 };
+  await environment.startCluster(CONFIG);
+  const end = gate();
+  let token = 0;
+  const run = environment.runWhenLeader(
+    "job",
+    (term) => {
+      token = term.token;
+      return end.promise;
+    },
+    HOW,
+  );
+  await settle();
+  assert.ok(token > 0);
+  await environment.stopCluster();
+  await environment.startCluster(CONFIG);
+  assert.throws(() => environment.runWhenLeader("job", () => {}, HOW), /is taken/);
+  const watching = environment.useCluster("job");
+  assert.ok(watching.isLeader());
+  assert.equal(run.isLeader(), false);
+  end.open();
+  await run.done;
+  const again = environment.runWhenLeader("other", () => {}, HOW);
+  await again.stop();
+  await environment.stopCluster();
 });
 
 test("nothing is left of a thousand pieces of work that were stopped", async () => {

@@ -153,12 +153,12 @@ class Bridge {
    * @param {import("./native-types").CheckedElection} checked
    * @param {object | null} store  the application's own
    */
-  startElection({ config }, store) {
+  startElection({ election }, store) {
     this.#refuseIfReplaced();
     const endClaim = store === null ? () => {} : this.#stores.use(store);
     let isKept = false;
     try {
-      const name = this.#raw.startElection(config);
+      const name = this.#raw.startElection(election);
       isKept = true;
       return { name, source: this.#take(name) };
     } finally {

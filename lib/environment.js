@@ -92,6 +92,15 @@ const { after } = require("./timer.js");
  */
 
 /**
+ * Work of runWhenLeader().
+ *
+ * @typedef {object} Work
+ * @property {Run} run
+ * @property {string} options  how its election is held, in JSON
+ * @property {boolean} isApart  on a store of its own: no election of the cluster is its
+ */
+
+/**
  * An election beside the cluster.
  *
  * @typedef {object} Apart
@@ -148,7 +157,7 @@ class Environment {
   #elections = new Map();
   /** Elections beside the cluster, by what the native side calls them. @type {Map<string, Apart>} */
   #apart = new Map();
-  /** What runs under which name, and how its election is held, in JSON. @type {Map<string, { run: Run, options: string }>} */
+  /** What runs under which name, and how its election is held, in JSON. @type {Map<string, Work>} */
   #runs = new Map();
   /** Registrations that no election has yet. @type {Map<Registration, Call>} */
   #waiting = new Map();
@@ -187,7 +196,7 @@ class Environment {
    */
   whenLeader(fn, deregisteredFn = null, { election: name } = {}) {
     this.#decide();
-    if (name !== undefined && this.#runs.has(name)) {
+    if (this.#workOn(name) !== undefined) {
       throw new ConfigError(
         `whenLeader(): the election ${inspect(name)} belongs to work of runWhenLeader(); give it another name, or do ` +
           "it in that work",
@@ -249,7 +258,7 @@ class Environment {
     // What takes the place of every cluster takes that of its own, too.
     const isApart = cluster !== undefined && !this.#isOfTests;
     if (!isApart) this.#decide();
-    this.#refuseTaken(name);
+    this.#refuseTaken(name, isApart);
     if (options !== NO_OPTIONS) this.#orFromNative(() => this.#native.checkRun(options));
     const workName = nameOf(work) ?? "anonymous function";
     /** Of a cluster of its own. @type {Log | null} */
@@ -262,7 +271,7 @@ class Environment {
       },
       onEnd: () => this.#endRun(run),
     });
-    this.#runs.set(name, { run, options });
+    this.#runs.set(name, { run, options, isApart });
     try {
       if (signal?.aborted) run.stop();
       else if (isApart) log = this.#startRunApart(run, name, options, cluster);
@@ -284,7 +293,7 @@ class Environment {
   #startRun(run, name, options, functionName) {
     const existing = this.#state.kind === "running" ? this.#electionFor(name) : null;
     const begin = () => {
-      this.#runs.set(name, { run, options });
+      this.#runs.set(name, { run, options, isApart: false });
       return Run.beginAgain(run);
     };
     const registration = Run.registrationOf(run);
@@ -318,8 +327,27 @@ class Environment {
     return log;
   }
 
-  /** @param {string} name */
-  #refuseTaken(name) {
+  /**
+   * The work that an election of the cluster belongs to.
+   *
+   * @param {string | undefined} name
+   */
+  #workOn(name) {
+    const work = name === undefined ? undefined : this.#runs.get(name);
+    return work?.isApart === false ? work : undefined;
+  }
+
+  /** Whose work it is. @param {Election} election */
+  #runIn(election) {
+    const run = this.#workOn(election.name)?.run;
+    return run !== undefined && Run.electionOf(run) === election ? run : undefined;
+  }
+
+  /**
+   * @param {string} name
+   * @param {boolean} isApart  then nothing on the cluster is in its way
+   */
+  #refuseTaken(name, isApart) {
     const takenBy = (/** @type {string} */ whom) =>
       new ConfigError(`runWhenLeader(): the name ${inspect(name)} is taken: ${whom}`);
     if (this.#runs.has(name)) {
@@ -328,6 +356,7 @@ class Environment {
           "has resolved",
       );
     }
+    if (isApart) return;
     if (name === this.defaultElection) throw takenBy(IS_DEFAULT);
     const election = this.#elections.get(name);
     const waits = [...this.#waiting.values()].some((call) => call.name === name);
@@ -341,7 +370,9 @@ class Environment {
   /** @param {Run} run */
   #endRun(run) {
     const name = run.election;
-    if (this.#runs.get(name)?.run === run) this.#runs.delete(name);
+    const work = this.#runs.get(name);
+    if (work?.run === run) this.#runs.delete(name);
+    if (work?.isApart) return;
     const registration = Run.registrationOf(run);
     this.#waiting.delete(registration);
     const election = this.#elections.get(name);
@@ -486,7 +517,7 @@ class Environment {
   async stopCluster() {
     const state = this.#state;
     if (state.kind !== "stopping") {
-      const runs = [...this.#runs.values()].map(({ run }) => run.stop());
+      const runs = [...this.#runs.values()].map(({ run }) => Run.leave(run));
       for (const registration of [...this.#waiting.keys()]) registration.remove(removal);
       for (const cluster of this.#clusters.values()) Cluster.giveUpWait(cluster);
       this.#leftEarly.clear();
@@ -793,9 +824,20 @@ class Environment {
               });
         publish("error", () => ({ election: told.election, error: told }));
         for (const cluster of this.#clusters.values()) this.#tell(cluster, "error", [told]);
-        for (const { run } of this.#runs.values()) Run.tell(run, "error", [told]);
+        this.#refuseWork(told);
       });
     });
+  }
+
+  /** Work that waits for a cluster which cannot be started. @param {ElectionError} told */
+  #refuseWork(told) {
+    for (const [name, { run, isApart }] of [...this.#runs]) {
+      if (isApart) continue;
+      this.#waiting.delete(Run.registrationOf(run));
+      this.#runs.delete(name);
+      Run.tell(run, "error", [told]);
+      Run.refuse(run, told);
+    }
   }
 
   /** @returns {Plan} */
@@ -1100,7 +1142,10 @@ class Environment {
     // Known before it is joined, so that no event is lost.
     this.#elections.set(actual, election);
     try {
-      election.attach(state.provider.join(actual, this.#runs.get(actual)?.options));
+      const work = this.#workOn(actual);
+      // Work that outlived its cluster has no part in this one.
+      const isItsOwn = work !== undefined && !Run.isEnding(work.run);
+      election.attach(state.provider.join(actual, isItsOwn ? work.options : undefined));
       // Who is told to lead may act on it, and a cluster that is started later could not take that back.
       const { mode, implicit } = state.plan;
       if (mode === "local" && implicit) election.standing.onFirstTrue(() => this.ledFor(ASKED));
@@ -1336,7 +1381,7 @@ class Environment {
   #isHeard(election, event) {
     const clusters = [...this.#clusters.values()];
     const heard = clusters.filter((cluster) => Cluster.electionOf(cluster) === election);
-    const run = this.#runs.get(election.name)?.run;
+    const run = this.#runIn(election);
     return [...heard, ...(run === undefined ? [] : [run])].some(
       (emitter) => emitter.listenerCount(/** @type {keyof ClusterEvents} */ (event)) > 0,
     );
@@ -1349,10 +1394,8 @@ class Environment {
    */
   #emit(election, event, values) {
     announce(election, event, values);
-    const run = this.#runs.get(election.name)?.run;
-    if (run !== undefined && this.#elections.get(election.name) === election) {
-      Run.tell(run, event, values);
-    }
+    const run = this.#runIn(election);
+    if (run !== undefined) Run.tell(run, event, values);
     for (const cluster of [...this.#clusters.values()]) {
       if (Cluster.electionOf(cluster) === election) this.#tell(cluster, event, values);
     }

@@ -129,7 +129,7 @@ export interface GuardStatements {
 export interface CheckedElection {
   info: ClusterInfo;
   /** Opaque here: the configuration with all that it took from the environment. */
-  config: object;
+  election: object;
 }
 
 /** Of a server of the Leader Election API. */
@@ -161,7 +161,7 @@ export interface RawNative {
     baseDir: string,
     run?: { name: string; options: string },
   ): CheckedElection;
-  startElection(config: CheckedElection["config"]): string;
+  startElection(election: CheckedElection["election"]): string;
   isLeaderFunction(name: string): () => boolean;
   remaining(name: string, token: number): number;
   guard(name: string, token: number): Guard | null;

@@ -89,6 +89,16 @@ class Run extends EventEmitter {
   // ---- for the environment alone; static, so that users do not meet them ----
 
   /** @param {Run} run */
+  static electionOf(run) {
+    return run.#life.election;
+  }
+
+  /** @param {Run} run */
+  static isEnding(run) {
+    return run.#life.isEnding;
+  }
+
+  /** @param {Run} run */
   static registrationOf(run) {
     return run.#life.registration;
   }
@@ -106,6 +116,15 @@ class Run extends EventEmitter {
    */
   static bind(run, election, stop) {
     run.#life.bind(election, stop);
+  }
+
+  /**
+   * Stops it. Resolves when its lease is released, or left to its expiry: its work may go on.
+   *
+   * @param {Run} run
+   */
+  static leave(run) {
+    return run.#life.stop();
   }
 
   /**
@@ -265,10 +284,10 @@ class Life {
     this.#leave = leave;
   }
 
-  stop() {
+  async stop() {
     this.isEnding = true;
     if (this.election === null) this.registration.remove(stopped);
-    else this.#leave();
+    else await this.#leave();
   }
 
   /** @param {unknown} error */

@@ -300,7 +300,7 @@ impl Candidate {
             Input::Tick => {}
             Input::Answer { request, answer } => self.answered(now, request, answer, out),
             Input::Hint(hint) => self.hinted(now, hint),
-            Input::LeaseTold(lease) => self.rules.timing = Timing::told(lease),
+            Input::LeaseTold(lease) => self.rules.timing = self.rules.timing.told_anew(lease),
             Input::CallbacksEnded(token) => self.callbacks_ended(token),
             Input::StepDown { pause } => self.step_down(now, pause, out),
             Input::LoopStalled => self.loop_stalled(now, out),
@@ -573,10 +573,15 @@ impl Candidate {
             token: term.token,
             reason,
         });
-        // A process that slept through its deadline hears of it late: its callbacks get their chance.
+        // A process that slept through all of it hears of it late: its callbacks get their chance.
+        let overrun = if now < term.overrun {
+            term.overrun
+        } else {
+            now + self.rules.timing.shortest_notice()
+        };
         Some(Unsettled {
             token: term.token,
-            overrun: term.overrun.max(now + self.rules.timing.shortest_notice()),
+            overrun,
         })
     }
 

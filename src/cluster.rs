@@ -7,6 +7,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -22,7 +23,7 @@ use crate::backend::{
 };
 use crate::campaign::{Campaign, Command, Event, PreparedStore, Tell};
 use crate::candidate::Rules;
-use crate::clock::{Clock, SystemClock};
+use crate::clock::{Clock, Moment, SystemClock};
 use crate::config::{Config, ElectionOptions, Kind, OnOverrun};
 use crate::identity::{default_instance_id, draw_owner};
 use crate::lease::{
@@ -212,11 +213,23 @@ impl Cluster {
         }
         let running = |other: &&Arc<Election>| other.name == *name && !other.is_stopping();
         if let Some(election) = elections.iter().find(running) {
-            if options.is_exclusive || election.options.is_exclusive {
-                return Err(StartError::Config(format!(
-                    "election {name} runs in another thread of this process, where it belongs to work of \
-                     runWhenLeader(): give each piece of work a name of its own"
-                )));
+            let taken = match (options.is_of_work, election.options.is_of_work) {
+                (true, true) => {
+                    "runs in another thread of this process, where it belongs to work of runWhenLeader() too: \
+                     give each piece of work a name of its own"
+                }
+                (true, false) => {
+                    "runs in another thread of this process, for whenLeader() or useCluster(): give the work of \
+                     runWhenLeader() a name of its own"
+                }
+                (false, true) => {
+                    "runs in another thread of this process, where it belongs to work of runWhenLeader(): only \
+                     that thread can take part; use another name"
+                }
+                (false, false) => "",
+            };
+            if !taken.is_empty() {
+                return Err(StartError::Config(format!("election {name} {taken}")));
             }
             return Ok((election.clone(), election.join(listener)));
         }
@@ -679,8 +692,18 @@ impl Election {
             }
             Event::Overrun { .. } | Event::Attempted(_) | Event::Trouble { .. } => {}
         }
+        let mut silent = 0;
         for (id, listener) in &audience.listeners {
-            listener.tell(*id, &self.name, event);
+            // One that panics is neither the end of the campaign nor a reason for the others to hear nothing.
+            let tell = || listener.tell(*id, &self.name, event);
+            silent += usize::from(catch_unwind(AssertUnwindSafe(tell)).is_err());
+        }
+        drop(audience);
+        if silent > 0 {
+            tracing::error!(
+                election = %self.name,
+                "an event could not be told to {silent} threads of this process. Please report this"
+            );
         }
     }
 
@@ -699,14 +722,32 @@ impl Election {
     }
 
     /// The campaign died: whatever was led is not led any more.
-    fn died(&self, why: &str) {
+    fn died(self: &Arc<Self>, why: &str) {
+        let now = self.clock.now();
         let term = locked(&self.audience).term.clone();
-        if let Some(term) = term {
+        let left = term
+            .as_ref()
+            .map(|term| (term.token(), term.remaining(now)));
+        if let Some(term) = &term {
             term.end();
             self.hear(&Event::Demoted {
                 token: term.token(),
                 reason: LossReason::Expired,
             });
+        }
+        // It watched over callbacks, too. How long their leases last is known of one at most: surely as long as
+        // it was to be led.
+        let unsettled: Vec<_> = locked(&self.audience).unsettled.keys().copied().collect();
+        for token in unsettled {
+            let lasts = left.filter(|(led, _)| *led == token).map(|(_, left)| left);
+            let notice = self.options.timing.shortest_notice();
+            let trace_id = term.as_ref().filter(|term| term.token() == token);
+            runtime().spawn(self.clone().watch_over(
+                token,
+                trace_id.map(|term| term.trace_id().to_owned()),
+                now,
+                now + lasts.unwrap_or_default().max(notice),
+            ));
         }
         let message = format!(
             "election {}: its campaign died ({why}); this instance does not lead, and a new campaign is started. Please report this",
@@ -718,6 +759,29 @@ impl Election {
             message,
             fatal: false,
         });
+    }
+}
+
+impl Election {
+    /// Tells of an overrun if callbacks of that term, which ended at `ended`, have not ended by then.
+    async fn watch_over(
+        self: Arc<Self>,
+        token: Token,
+        trace_id: Option<String>,
+        ended: Moment,
+        until: Moment,
+    ) {
+        while self.clock.now() < until {
+            tokio::time::sleep(until.since(self.clock.now()).min(SUSPEND_CHECK)).await;
+        }
+        if locked(&self.audience).unsettled.contains_key(&token) {
+            let since = self.clock.now().since(ended);
+            self.hear(&Event::Overrun {
+                token,
+                trace_id,
+                since,
+            });
+        }
     }
 }
 
@@ -814,7 +878,6 @@ async fn supervise(cluster: Arc<Cluster>, election: Arc<Election>) {
 mod tests {
     use super::*;
     use crate::backend::{Attempt, Capabilities};
-    use crate::clock::Moment;
     use crate::lease::{Outcome, Owner};
     use std::path::Path;
 
@@ -1026,6 +1089,41 @@ mod tests {
         }
     }
 
+    /// Panics at the first word that it is told.
+    struct Panics;
+
+    impl Listener for Panics {
+        fn tell(&self, _: ListenerId, _: &ElectionName, _: &Event) {
+            panic!("panics as it should");
+        }
+    }
+
+    #[test]
+    fn callbacks_of_a_campaign_that_died_are_still_watched_over_and_a_listener_that_panics_hinders_nobody()
+     {
+        let config = config(r#"{ "leaseDuration": 600, "renewInterval": 100 }"#);
+        let options = config.election_options();
+        let store = Arc::new(PanicsOnce::default());
+        let cluster = Cluster::with_backend(config, store, Arc::new(SystemClock)).unwrap();
+        let name = ElectionName::new("watched").unwrap();
+        start_runtime().unwrap();
+        let heard = Arc::new(Heard::default());
+        cluster.join(&name, &options, Arc::new(Panics)).unwrap();
+        cluster.join(&name, &options, heard.clone()).unwrap();
+        let mut words = Vec::new();
+        for _ in 0..400 {
+            words.extend(heard.take());
+            if words.contains(&"overrun 1".to_string()) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(25));
+        }
+        let at = |word: &str| words.iter().position(|heard| heard.starts_with(word));
+        assert!(at("demoted 1 expired").is_some(), "{words:?}");
+        assert!(at("trouble campaign-died").is_some(), "{words:?}");
+        assert!(at("overrun 1") > at("demoted 1"), "{words:?}");
+    }
+
     #[test]
     fn a_campaign_that_dies_is_a_demotion_and_an_error_and_is_followed_by_another() {
         let config = config(r#"{ "leaseDuration": 600, "renewInterval": 100 }"#);
@@ -1037,7 +1135,7 @@ mod tests {
         let heard = Arc::new(Heard::default());
         cluster.join(&name, &options, heard.clone()).unwrap();
         let alone = ElectionOptions {
-            is_exclusive: true,
+            is_of_work: true,
             ..options
         };
         let taken = cluster.join(&name, &alone, heard.clone());

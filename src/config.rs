@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-pub use self::election::{ElectionOptions, check_run_options};
+pub use self::election::{Apart, ElectionOptions, check_run_options};
 use self::leader_api::{INSTEAD, Settings};
 use crate::backend::leader_api::LEASE_UNTIL_TOLD;
 use crate::backend::without_password;
@@ -43,7 +43,7 @@ pub struct Config {
     pub on_overrun: OnOverrun,
     pub takes_part: bool,
     pub stop_timeout: Duration,
-    /// `None`: the watchdog of the event loop is off.
+    /// Of the watchdog of the event loop; 0 is off, and `None` as each election's lease says.
     pub stall_timeout: Option<Duration>,
     pub signals: bool,
     pub keep_alive: bool,
@@ -401,6 +401,12 @@ impl Section {
             Some("exit") => OnOverrun::Exit,
             _ => OnOverrun::Warn,
         };
+        let timing = match on_overrun {
+            OnOverrun::Exit => timing
+                .with_time_to_end(self.millis("leadLimit")?)
+                .map_err(|bad| self.bad_timing(&bad))?,
+            OnOverrun::Warn => timing,
+        };
         if let Some(logger) = self.values.get("logger") {
             return Err(self.bad(
                 "logger",
@@ -411,18 +417,17 @@ impl Section {
         let stop_timeout = self
             .up_to_a_day("stopTimeout")?
             .unwrap_or_else(|| timing.default_stop_timeout());
-        let stall_timeout = match self.up_to_a_day("stallTimeout")? {
-            None => Some(timing.default_stall_timeout()),
-            Some(Duration::ZERO) => None,
-            Some(limit) if limit < timing.renew_interval() => {
-                return Err(self.bad(
-                    "stallTimeout",
-                    &u64::try_from(limit.as_millis()).unwrap_or(u64::MAX).into(),
-                    "be 0 (off) or at least the renewInterval",
-                ));
-            }
-            Some(limit) => Some(limit),
-        };
+        let stall_timeout = self.up_to_a_day("stallTimeout")?;
+        if let Some(limit) = stall_timeout
+            && !limit.is_zero()
+            && limit < timing.renew_interval()
+        {
+            return Err(self.bad(
+                "stallTimeout",
+                &u64::try_from(limit.as_millis()).unwrap_or(u64::MAX).into(),
+                "be 0 (off) or at least the renewInterval",
+            ));
+        }
         if timing.leaves_little_room() {
             self.warnings.push(format!(
                 "{}: a leader trusts its lease for {} of {} ms, so two clocks may differ in rate by {:.0} % only; a renewInterval of a third of leaseDuration, without a leadLimit, leaves 20 %",

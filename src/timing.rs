@@ -30,6 +30,9 @@ const SHORTEST_RENEW: Duration = Duration::from_millis(50);
 const MARGIN: Duration = Duration::from_millis(250);
 /// Long leases keep at least this part of themselves as margin, for the drift of real clocks.
 const MARGIN_DIVISOR: u32 = 100;
+/// Callbacks that must have ended at that margin are told so much earlier, but no more than this part of the lease.
+const NOTICE: Duration = Duration::from_millis(250);
+const NOTICE_DIVISOR: u32 = 20;
 /// The least time between sending a renewal and the deadline: one round trip to a slow store.
 const SHORTEST_ATTEMPT: Duration = Duration::from_millis(100);
 /// A follower that waits for an expiry adds up to this, so that several do not all ask at once...
@@ -74,6 +77,8 @@ pub struct Timing {
     campaign: Option<Duration>,
     /// The server says how long a lease lasts.
     told: bool,
+    /// Whatever has not ended in time ends the process, so a leader stops before that, however short a lease is.
+    leaves_time_to_end: bool,
 }
 
 /// Why numbers were refused. Names the parameter and the cure; the caller knows the value.
@@ -150,6 +155,7 @@ impl Timing {
             lead_limit: limit,
             campaign: None,
             told: false,
+            leaves_time_to_end: false,
         })
     }
 
@@ -164,9 +170,40 @@ impl Timing {
     ) -> Result<Self, BadTiming> {
         let lease = lease.unwrap_or(DEFAULT_LEASE);
         let renew = renew.unwrap_or(WORK_RENEW.min(lease * 2 / 15));
-        let lead_limit = lead_limit.unwrap_or(lease * 2 / 3);
+        let limit = lead_limit
+            .unwrap_or_else(|| (lease * 2 / 3).min(with_notice(lease, latest_stop(lease))));
         let campaign = campaign.unwrap_or(WORK_CAMPAIGN.min(lease / 3));
-        Self::new(lease, renew, Some(lead_limit))?.with_campaign_interval(campaign)
+        Self::new(lease, renew, Some(limit))?
+            .with_time_to_end(lead_limit)?
+            .with_campaign_interval(campaign)
+    }
+
+    /// For callbacks whose process is ended if they have not ended in time: they must hear of it before. `given` is the
+    /// limit that was asked for.
+    pub fn with_time_to_end(self, given: Option<Duration>) -> Result<Self, BadTiming> {
+        let end = self.latest_stop(self.lease);
+        let latest = with_notice(self.lease, end);
+        if given.is_some_and(|limit| limit > latest) {
+            return Err(BadTiming {
+                parameter: "leadLimit",
+                rule: format!(
+                    "be at most {}: what has not ended {} after the last renewal ends the process, and it has to \
+                     hear of its end before",
+                    Millis(latest),
+                    Millis(end)
+                ),
+            });
+        }
+        let earlier = if self.told || self.lead_limit <= latest {
+            self
+        } else {
+            Self::new(self.lease, self.renew, Some(latest))?
+        };
+        Ok(Self {
+            lead_limit: earlier.lead_limit.min(latest),
+            leaves_time_to_end: true,
+            ..earlier
+        })
     }
 
     /// A leader that renews often need not have followers that ask as often.
@@ -194,6 +231,20 @@ impl Timing {
             lead_limit: latest_stop_told(lease),
             campaign: None,
             told: true,
+            leaves_time_to_end: false,
+        }
+    }
+
+    /// The server tells another lease than before.
+    pub fn told_anew(&self, lease: Duration) -> Self {
+        let told = Self::told(lease);
+        if !self.leaves_time_to_end {
+            return told;
+        }
+        Self {
+            lead_limit: with_notice(told.lease, told.lead_limit),
+            leaves_time_to_end: true,
+            ..told
         }
     }
 
@@ -210,7 +261,12 @@ impl Timing {
     /// drift as for late renewals, the second keeps a margin where R is close to L. A store that
     /// granted less than L shortens it.
     pub fn lead_limit(&self, valid_for: Duration) -> Duration {
-        self.lead_limit.min(self.latest_stop(valid_for))
+        let latest = self.latest_stop(valid_for);
+        self.lead_limit.min(if self.leaves_time_to_end {
+            with_notice(valid_for, latest)
+        } else {
+            latest
+        })
     }
 
     fn latest_stop(&self, lease: Duration) -> Duration {
@@ -369,9 +425,10 @@ impl Timing {
         self.latest_stop(self.lease.min(valid_for))
     }
 
-    /// The least time that callbacks have from the moment that they hear of the end of their term.
+    /// The time that callbacks have from the moment that they hear of the end of their term, if the moment by which
+    /// they must have ended is over by then.
     pub const fn shortest_notice(&self) -> Duration {
-        MARGIN
+        NOTICE
     }
 
     /// How long a candidate stays out of the election after `stepDown()` without a pause.
@@ -393,6 +450,11 @@ impl Timing {
 /// The latest that a leader may stop under a lease of this length.
 fn latest_stop(lease: Duration) -> Duration {
     lease.saturating_sub(MARGIN.max(lease / MARGIN_DIVISOR))
+}
+
+/// The latest that callbacks are told of the end of their term which must have ended at `end`.
+fn with_notice(lease: Duration, end: Duration) -> Duration {
+    end.saturating_sub(NOTICE.min(lease / NOTICE_DIVISOR))
 }
 
 /// The same of a lease whose length a server tells.
@@ -712,5 +774,58 @@ mod tests {
             assert!(asked + lending.request_limit() <= ms(told));
             assert!(2 * lending.patience() < lending.request_limit());
         }
+    }
+
+    #[test]
+    fn who_must_have_ended_before_the_lease_does_hears_of_it_in_time_whatever_the_lease() {
+        for lease in [300, 500, 750, 1_000, 1_500, 3_000, 15_000, 86_400_000] {
+            let renew = lease / 10;
+            let timing = Timing::of_work(Some(ms(lease)), Some(ms(renew.max(50))), None, None);
+            let Ok(timing) = timing else {
+                assert!(lease < 500, "{lease}");
+                continue;
+            };
+            let told = timing.lead_limit(ms(lease));
+            let end = timing.overrun_after(ms(lease));
+            assert!(told + ms(250).min(ms(lease) / 20) <= end, "{lease}");
+            assert!(end + ms(250) <= ms(lease), "{lease}");
+            // Also of a lease that the store made shorter, unless it is worth nothing then.
+            let short = timing.overrun_after(ms(lease) / 2);
+            assert!(
+                short.is_zero() || timing.lead_limit(ms(lease) / 2) < short,
+                "{lease}"
+            );
+        }
+        for lease in [200, 1_000, 5_000, 60_000] {
+            let timing = Timing::told(ms(2_000)).with_time_to_end(None).unwrap();
+            let timing = timing.told_anew(ms(lease));
+            let (told, end) = (
+                timing.lead_limit(ms(lease)),
+                timing.overrun_after(ms(lease)),
+            );
+            assert!(
+                told + ms(lease) / 20 <= end || told + ms(250) <= end,
+                "{lease}"
+            );
+            assert!(end < ms(lease), "{lease}");
+        }
+    }
+
+    #[test]
+    fn a_lead_limit_that_leaves_no_time_to_end_is_refused_and_a_default_one_is_earlier() {
+        let work = |limit| Timing::of_work(Some(ms(3_000)), None, Some(ms(limit)), None);
+        assert!(work(2_600).is_ok());
+        let bad = work(2_601).unwrap_err();
+        assert_eq!(bad.parameter, "leadLimit");
+        assert!(bad.rule.contains("at most 2600 ms"), "{}", bad.rule);
+        let close = timing(15_000, 14_500);
+        assert_eq!(close.lead_limit(ms(15_000)), ms(14_750));
+        // A renewal would have no time.
+        assert_eq!(
+            close.with_time_to_end(None).unwrap_err().parameter,
+            "leadLimit"
+        );
+        let earlier = timing(15_000, 14_300).with_time_to_end(None).unwrap();
+        assert_eq!(earlier.lead_limit(ms(15_000)), ms(14_500));
     }
 }

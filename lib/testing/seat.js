@@ -391,7 +391,8 @@ class Seat {
   #endTerm(reason) {
     const { now } = this.#clock;
     const { timing } = this.#settings;
-    const overrun = Math.max(this.#anchor + timing.overrunAfter, now + timing.shortestNotice);
+    const until = this.#anchor + timing.overrunAfter;
+    const overrun = now < until ? until : now + timing.shortestNotice;
     this.#unsettled = { token: this.#token, traceId: this.#traceId, ended: now, overrun };
     this.#tell({ type: "demoted", election: this.#race.name, token: this.#token, reason });
   }

@@ -1,5 +1,7 @@
 //! How one election is held: as its cluster says, or as `runWhenLeader()` wants its own.
 
+use std::time::Duration;
+
 use serde_json::{Map, Value};
 
 use super::{Config, ConfigError, Kind, OnOverrun, Section, did_you_mean, shown};
@@ -26,8 +28,18 @@ pub struct ElectionOptions {
     pub timing: Timing,
     pub on_renew_error: OnRenewError,
     pub on_overrun: OnOverrun,
-    /// It belongs to one piece of work: no other environment of this process may join it.
-    pub is_exclusive: bool,
+    /// How long the event loop may stand still. `None`: for ever.
+    pub stall_timeout: Option<Duration>,
+    /// It belongs to one piece of work: no other environment of this process may join it, and work that ends by
+    /// itself stays out of it for no longer than a campaign interval.
+    pub is_of_work: bool,
+}
+
+/// An election on a backend of its own, beside the cluster of the process.
+#[derive(Debug, Clone)]
+pub struct Apart {
+    pub config: Config,
+    pub options: ElectionOptions,
 }
 
 impl Config {
@@ -37,26 +49,44 @@ impl Config {
             timing: self.timing,
             on_renew_error: self.on_renew_error,
             on_overrun: self.on_overrun,
-            is_exclusive: false,
+            stall_timeout: self.stall_timeout(&self.timing),
+            is_of_work: false,
         }
     }
 
-    /// The same cluster for one election of its own, that of `runWhenLeader()`.
-    pub fn for_run(self, election: ElectionName, json: &str) -> Result<Self, ConfigError> {
+    /// The one election of a backend of its own.
+    pub fn apart(self) -> Apart {
+        Apart {
+            options: self.election_options(),
+            config: self,
+        }
+    }
+
+    /// The same for one piece of work, that of `runWhenLeader()`.
+    pub fn apart_for_run(self, election: ElectionName, json: &str) -> Result<Apart, ConfigError> {
         let options = self.run_options(json)?;
-        Ok(Self {
+        let config = Self {
             election,
             timing: options.timing,
-            on_renew_error: options.on_renew_error,
-            on_overrun: options.on_overrun,
             ..self
-        })
+        };
+        Ok(Apart { config, options })
     }
 
     /// Of an election that `runWhenLeader()` was called for.
     pub fn run_options(&self, json: &str) -> Result<ElectionOptions, ConfigError> {
         let told = matches!(self.kind, Kind::LeaderApi { .. });
-        read(json, told.then_some(self.timing))
+        let options = read(json, told.then_some(self.timing))?;
+        Ok(ElectionOptions {
+            stall_timeout: self.stall_timeout(&options.timing),
+            ..options
+        })
+    }
+
+    fn stall_timeout(&self, timing: &Timing) -> Option<Duration> {
+        let limit = self.stall_timeout;
+        Some(limit.unwrap_or_else(|| timing.default_stall_timeout()))
+            .filter(|limit| !limit.is_zero())
     }
 }
 
@@ -94,6 +124,8 @@ fn read(json: &str, told: Option<Timing>) -> Result<ElectionOptions, ConfigError
                 )));
             }
             timing
+                .with_time_to_end(None)
+                .map_err(|bad| section.bad_timing(&bad))?
         }
     };
     Ok(ElectionOptions {
@@ -106,7 +138,8 @@ fn read(json: &str, told: Option<Timing>) -> Result<ElectionOptions, ConfigError
             Some("warn") => OnOverrun::Warn,
             _ => OnOverrun::Exit,
         },
-        is_exclusive: true,
+        stall_timeout: Some(timing.default_stall_timeout()),
+        is_of_work: true,
     })
 }
 
@@ -122,8 +155,6 @@ fn timing(section: &Section) -> Result<Timing, ConfigError> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     const fn ms(millis: u64) -> Duration {
@@ -199,7 +230,7 @@ mod tests {
     fn a_server_that_tells_its_leases_decides_the_times() {
         let told = Timing::told(ms(5_000));
         let options = read("{}", Some(told)).unwrap();
-        assert_eq!(options.timing, told);
+        assert_eq!(options.timing, told.with_time_to_end(None).unwrap());
         let message = read(r#"{ "leaseDuration": 5000 }"#, Some(told))
             .unwrap_err()
             .message;

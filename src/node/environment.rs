@@ -164,7 +164,7 @@ impl Seat {
     /// How long it stays out of the election after a hand-over, unless JavaScript says so.
     pub fn default_pause(&self) -> Duration {
         let timing = self.options.timing;
-        if self.options.is_exclusive {
+        if self.options.is_of_work {
             timing.pause(Jitter::draw())
         } else {
             timing.default_pause()
@@ -319,7 +319,7 @@ impl Environment {
             LinkedSeat {
                 election: election.clone(),
                 listener,
-                stall_timeout: cluster.config().stall_timeout,
+                stall_timeout: options.stall_timeout,
             },
         );
         let seat = Seat {
@@ -512,15 +512,39 @@ fn exit_for_overrun(election: &ElectionName, token: u64, since: Duration) -> ! {
         "whenleader: election {election}, term {token}: its work still ran {:.1} s after the term had ended, and its lease ends now, so this process ends with code {EXIT_OVERRUN} (onOverrun is \"exit\"). Make the work heed term.signal, or lengthen leaseDuration.\n",
         since.as_secs_f64()
     );
-    // A pipe that nobody reads must not keep the process alive.
-    let writer = std::thread::spawn(move || std::io::stderr().write_all(line.as_bytes()));
-    let deadline = Instant::now() + PATIENCE_FOR_STDERR;
-    while !writer.is_finished() && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(1));
+    // A pipe that nobody reads must not keep the process alive, nor must a system that has no thread for us.
+    let told = line.clone();
+    let writer =
+        std::thread::Builder::new().spawn(move || std::io::stderr().write_all(told.as_bytes()));
+    if let Ok(writer) = writer {
+        let deadline = Instant::now() + PATIENCE_FOR_STDERR;
+        while !writer.is_finished() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    } else {
+        tell_at_once(line.as_bytes());
     }
     // SAFETY: always sound. The handlers of a normal exit could wait for the very thread that is stuck.
     unsafe { libc_exit(EXIT_OVERRUN) }
 }
+
+/// If standard error takes it without a wait.
+#[cfg(unix)]
+fn tell_at_once(line: &[u8]) {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let stderr = std::io::stderr();
+    let mut fds = [PollFd::new(&stderr, PollFlags::OUT)];
+    let at_once = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    if poll(&mut fds, Some(&at_once)).is_ok_and(|ready| ready > 0) {
+        let _ = rustix::io::write(&stderr, line);
+    }
+}
+
+#[cfg(not(unix))]
+fn tell_at_once(_: &[u8]) {}
 
 unsafe extern "C" {
     #[link_name = "_exit"]

@@ -28,7 +28,7 @@ use self::environment::{Done, Environment, JsEvent, Seat, no_thread};
 use crate::backend::Dialect;
 use crate::clock::{Clock, SystemClock};
 use crate::cluster::{self, Cluster, StartError};
-use crate::config::{Config, ConfigError, ElectionOptions, Fault, check_run_options};
+use crate::config::{Apart, Config, ConfigError, ElectionOptions, Fault, check_run_options};
 use crate::identity;
 use crate::lease::{ElectionName, Token};
 
@@ -95,7 +95,7 @@ pub struct GuardStatements {
 pub struct CheckedElection {
     pub info: ClusterInfo,
     /// For `startElection`.
-    pub config: External<Config>,
+    pub election: External<Apart>,
 }
 
 /// Once per JavaScript environment. Keeps no process alive.
@@ -185,16 +185,17 @@ pub fn check_election(
     base_dir: String,
     run: Option<Run>,
 ) -> Result<CheckedElection> {
-    let mut config = parse(&json, &source, &base_dir)?;
-    if let Some(Run { name, options }) = run {
-        config = config
-            .for_run(election_name(&name)?, &options)
-            .map_err(refused)?;
-    }
-    check(&config)?;
+    let config = parse(&json, &source, &base_dir)?;
+    let apart = match run {
+        None => config.apart(),
+        Some(Run { name, options }) => config
+            .apart_for_run(election_name(&name)?, &options)
+            .map_err(refused)?,
+    };
+    check(&apart.config)?;
     Ok(CheckedElection {
-        info: info(&config, None),
-        config: External::new(config),
+        info: info(&apart.config, None),
+        election: External::new(apart),
     })
 }
 
@@ -202,9 +203,8 @@ pub fn check_election(
 /// `runWhenLeader()`. Nothing is waited for; events follow, under the name that is returned, by which it is
 /// spoken of from now on.
 #[napi(catch_unwind)]
-pub fn start_election(env: Env, config: &External<Config>) -> Result<String> {
-    let config = Config::clone(config);
-    let options = config.election_options();
+pub fn start_election(env: Env, election: &External<Apart>) -> Result<String> {
+    let Apart { config, options } = Apart::clone(election);
     let refused = |error: StartError| Error::new(CONFIG.to_string(), error.to_string());
     cluster::start_runtime().map_err(|error| Error::new(STORE.to_string(), no_thread(&error)))?;
     let cluster = cluster::open_apart(config).map_err(refused)?;
