@@ -407,6 +407,32 @@ test("what keeps the cluster from starting rejects done, and the program ends", 
   assert.equal(code, 0);
 });
 
+test("the process ends also where the system has no thread for its last words", {
+  skip: process.platform !== "linux" && "needs prlimit",
+}, async () => {
+  const { code, stderr, stdout } = await runProgram(
+    `const { runWhenLeader } = require("whenleader");
+     const { execFileSync } = require("node:child_process");
+     // A limit of threads is none for root.
+     if (process.getuid() === 0) {
+       require("node:fs").chmodSync(".", 0o777);
+       process.setuid(65534);
+     }
+     runWhenLeader("job", () => {
+       say("begins");
+       execFileSync("prlimit", ["--nproc=1:1", "--pid=" + process.pid]);
+       try { execFileSync("true"); } catch ({ code }) { say(code); }
+       setTimeout(() => { ${LOSE} }, 300);
+       return new Promise(() => {});
+     }, ${OPTIONS});
+     setInterval(() => {}, 1000);`,
+    { config: CONFIG },
+  );
+  assert.equal(stdout, "begins\nEAGAIN\n");
+  assert.equal(code, 70, stderr);
+  assert.match(stderr, /whenleader: election job, term \d+: its work still ran/);
+});
+
 test("a loop that is stuck for four of the work's own leases gives it up, whatever the cluster's lease", async () => {
   const began = Date.now();
   const { code, stderr } = await runProgram(
