@@ -256,7 +256,7 @@ impl Cluster {
     /// For a process that is ending: stops without waiting for callbacks. Returns what is to be waited for; a
     /// lease whose store needs the very thread that would wait is left to its expiry, and so is one under which
     /// another thread may still work, where that must not overlap with a successor.
-    fn abandon(&self, own: &HashSet<ListenerId>) -> Vec<Arc<Election>> {
+    fn abandon(&self, own: &[ListenerId]) -> Vec<Arc<Election>> {
         let mut elections = self.close_doors();
         elections.retain(|election| !election.may_be_worked_for_beside(own));
         for election in &elections {
@@ -450,7 +450,7 @@ pub fn open_apart(config: Config) -> Result<Arc<Cluster>, StartError> {
 /// For a process that is ending: releases what is held without waiting for callbacks, and blocks for `limit` at
 /// most. `own` are the listeners of the thread that is ending, so that nothing runs there any more. Returns whether
 /// all was released. Not to be called on the runtime.
-pub fn release_all_now(limit: Duration, own: &HashSet<ListenerId>) -> bool {
+pub fn release_all_now(limit: Duration, own: &[ListenerId]) -> bool {
     let apart: Vec<_> = locked(&APART).iter().filter_map(Weak::upgrade).collect();
     let clusters = || running().into_iter().chain(apart.iter().cloned());
     let (mut awaited, mut left) = (Vec::new(), false);
@@ -640,7 +640,7 @@ impl Election {
     }
 
     /// Callbacks of other threads must not outlive the lease, and may still run.
-    fn may_be_worked_for_beside(&self, own: &HashSet<ListenerId>) -> bool {
+    fn may_be_worked_for_beside(&self, own: &[ListenerId]) -> bool {
         if self.options.on_overrun != OnOverrun::Exit {
             return false;
         }
@@ -1167,7 +1167,7 @@ mod tests {
             ]
         );
         *locked(&RUNNING) = Some(cluster.clone());
-        assert!(release_all_now(Duration::from_secs(10), &HashSet::new()));
+        assert!(release_all_now(Duration::from_secs(10), &[]));
         *locked(&RUNNING) = None;
         let late = cluster.join(&name, &options, heard).unwrap_err();
         let late = late.to_string();

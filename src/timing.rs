@@ -236,6 +236,7 @@ impl Timing {
     }
 
     /// The server tells another lease than before.
+    #[must_use]
     pub fn told_anew(&self, lease: Duration) -> Self {
         let told = Self::told(lease);
         if !self.leaves_time_to_end {

@@ -5,7 +5,7 @@
 //! other threads need of it is in [`Link`], which outlives it.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -241,7 +241,7 @@ impl Environment {
         self.seats.get(name).cloned()
     }
 
-    pub fn listeners(&self) -> HashSet<ListenerId> {
+    pub fn listeners(&self) -> Vec<ListenerId> {
         let seats = self.seats.values().chain(&self.leaving);
         seats.map(|seat| seat.listener).collect()
     }
