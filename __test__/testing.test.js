@@ -863,6 +863,32 @@ test("where a real cluster runs a test cluster is refused, and after its stop it
   assert.equal(stopped, "accepted");
 });
 
+test("what work of runWhenLeader throws is kept for the test, but not what its end makes it throw", async () => {
+  const { code, stdout, stderr } = await runProgram(
+    `const { useTestCluster } = require("whenleader/testing");
+     const { runWhenLeader } = require("whenleader");
+     let round = 0;
+     runWhenLeader("job", async ({ signal }) => {
+       round += 1;
+       await new Promise((resolve) => signal.addEventListener("abort", resolve));
+       throw round === 1 ? signal.reason : new Error("its own");
+     });
+     (async () => {
+       const cluster = useTestCluster();
+       const job = cluster.election("job");
+       for (const _ of [1, 2]) {
+         await job.promote({ wait: "called" });
+         await job.demote();
+         say(cluster.callbackErrors.map(({ message }) => message).join());
+       }
+       await cluster.restore();
+       process.exit(0);
+     })();`,
+  );
+  assert.equal(code, 0, stderr);
+  assert.equal(stdout, "\nits own\n");
+});
+
 test("work of runWhenLeader obeys a test cluster, also with a cluster of its own, in one round after the other", async () => {
   const { code, stdout, stderr } = await runProgram(
     `const { useTestCluster } = require("whenleader/testing");

@@ -77,6 +77,7 @@ const { after } = require("./timer.js");
  * @property {(dispatch: (event: NativeEvent) => void) => Provider} open
  * @property {typeof after} after  by its own clock
  * @property {<T>(election: string, functionName: string, call: () => T) => T} run  calls a callback
+ * @property {(error: unknown) => void} failed  work threw an error of its own
  */
 
 /**
@@ -269,6 +270,7 @@ class Environment {
         this.ledFor(`the work ${workName} given to runWhenLeader()`);
         return this.#runCallback(term, workName, work);
       },
+      failed: (error) => this.#standIn?.failed(error),
       onEnd: () => this.#endRun(run),
     });
     this.#runs.set(name, { run, options, isApart });
@@ -1050,6 +1052,7 @@ class Environment {
     const someLeft = this.#leftEarly.size > 0;
     this.#leftEarly.clear();
     for (const [registration, call] of waiting) {
+      if (registration.removed) continue;
       try {
         this.#hang(call, this.#electionFor(call.name));
       } catch (error) {

@@ -19,8 +19,8 @@ const TRACE_ID_BYTES = 16;
 
 /** @implements {Provider} */
 class LocalCluster {
-  /** @type {LocalElection[]} */
-  #elections = [];
+  /** @type {Set<LocalElection>} */
+  #elections = new Set();
   #dispatch;
 
   /**
@@ -47,8 +47,11 @@ class LocalCluster {
    */
   join(name, run) {
     const pause = run === undefined ? 0 : pauseOf(JSON.parse(run));
-    const election = new LocalElection(name, pause, this.#dispatch, this.info);
-    this.#elections.push(election);
+    /** @type {LocalElection} */
+    const election = new LocalElection(name, pause, this.#dispatch, this.info, () =>
+      this.#elections.delete(election),
+    );
+    this.#elections.add(election);
     return election;
   }
 
@@ -58,7 +61,7 @@ class LocalCluster {
   }
 
   async stop() {
-    await Promise.all(this.#elections.map((election) => election.stop()));
+    await Promise.all([...this.#elections].map((election) => election.stop()));
   }
 }
 
@@ -71,17 +74,26 @@ function pauseOf({ leaseDuration = DEFAULT_LEASE, campaignInterval }) {
   return campaignInterval ?? Math.min(LONGEST_PAUSE, leaseDuration / 3);
 }
 
+let lastToken = 0;
+
+/**
+ * In microseconds, as on every store: whoever writes tokens down sees them grow also over a restart, and when a store
+ * is chosen later. Within the process they grow whatever the clock does.
+ */
+function nextToken() {
+  lastToken = Math.max(lastToken + 1, Date.now() * 1_000);
+  return lastToken;
+}
+
 /** @implements {ElectionSource} */
 class LocalElection {
   #name;
   #pause;
   #dispatch;
   #info;
-  /**
-   * Of the present term, or of the last one. In microseconds, as on every store: whoever writes tokens down sees
-   * them grow also over a restart, and when a store is chosen later.
-   */
-  #token = Date.now() * 1_000;
+  #onStopped;
+  /** Of the present term, or of the last one. */
+  #token = nextToken();
   #leads = true;
   /** What waits for the end of the last term's callbacks. @type {(() => void) | null} */
   #onSettled = null;
@@ -95,9 +107,11 @@ class LocalElection {
    * @param {number} pause  unless another one is asked for: there is nobody to make way for
    * @param {Dispatch} dispatch
    * @param {{ readonly instanceId: string, stopTimeout: number }} info
+   * @param {() => void} onStopped
    */
-  constructor(name, pause, dispatch, info) {
+  constructor(name, pause, dispatch, info, onStopped) {
     this.#name = name;
+    this.#onStopped = onStopped;
     this.#pause = pause;
     this.#dispatch = dispatch;
     this.#info = info;
@@ -147,6 +161,7 @@ class LocalElection {
         };
       });
       this.#end("stopped");
+      this.#stopped.then(this.#onStopped);
     }
     return this.#stopped;
   }
@@ -158,7 +173,7 @@ class LocalElection {
   }
 
   #lead() {
-    this.#token += 1;
+    this.#token = nextToken();
     this.#leads = true;
     this.#announce();
   }

@@ -9,6 +9,7 @@ const { insideCallback } = require("./callbacks.js");
 const { LeadershipLostError } = require("./errors.js");
 const { hold } = require("./hold.js");
 const { Registration } = require("./registration.js");
+const { onAbort } = require("./signal.js");
 const { Term } = require("./term.js");
 
 /** @typedef {import("./election.js").Election} Election */
@@ -20,6 +21,7 @@ const { Term } = require("./term.js");
  * @typedef {object} RunWorld
  * @property {() => import("./logger.js").Log} log
  * @property {(term: Term, call: () => unknown) => unknown} call  runs the work
+ * @property {(error: unknown) => void} failed  the work threw an error of its own
  * @property {(run: Run) => void} onEnd  its name is free again
  */
 
@@ -195,6 +197,7 @@ class Run extends EventEmitter {
    */
   #report(err, term) {
     Term.failed(term, err);
+    this.#world.failed(err);
     const how = term.signal.aborted
       ? "the work failed while its term ended"
       : "the work failed, and its term is handed back; it begins again, here or elsewhere";
@@ -263,11 +266,7 @@ class Life {
     });
     // Whoever does not ask is told by the log.
     this.done.catch(nothing);
-    if (signal !== undefined) {
-      const onAbort = () => this.stop();
-      signal.addEventListener("abort", onAbort, { once: true });
-      this.#unlisten = () => signal.removeEventListener("abort", onAbort);
-    }
+    if (signal !== undefined) this.#unlisten = onAbort(signal, () => this.stop());
   }
 
   held() {
@@ -282,6 +281,7 @@ class Life {
   bind(election, leave) {
     this.election = election;
     this.#leave = leave;
+    if (this.isEnding) leave();
   }
 
   async stop() {
@@ -300,12 +300,16 @@ class Life {
   end() {
     this.isEnding = true;
     this.#unlisten();
-    this.#leave().then(() => {
-      this.#isOver = true;
-      this.#letGo();
-      this.#onEnd();
-      this.#settle();
-    });
+    // One that has no election yet must not get one in between.
+    if (this.election === null) this.#finish();
+    else this.#leave().then(() => this.#finish());
+  }
+
+  #finish() {
+    this.#isOver = true;
+    this.#letGo();
+    this.#onEnd();
+    this.#settle();
   }
 }
 

@@ -44,6 +44,8 @@ const SHORTEST_GAP: Duration = Duration::from_millis(10);
 /// Of the election of one piece of work, unless they are given or the lease is too short for them.
 const WORK_RENEW: Duration = Duration::from_secs(2);
 const WORK_CAMPAIGN: Duration = Duration::from_secs(5);
+/// Where nothing else is given.
+const SHORTEST_WORK_LEASE: Duration = Duration::from_millis(450);
 /// To a campaign interval of its own, up to this part is added.
 const CAMPAIGN_JITTER_DIVISOR: u32 = 5;
 /// After a failure an instance tries again after R/8, R/4, R/2, and then every R.
@@ -168,8 +170,20 @@ impl Timing {
         lead_limit: Option<Duration>,
         campaign: Option<Duration>,
     ) -> Result<Self, BadTiming> {
+        if renew.is_none()
+            && lead_limit.is_none()
+            && lease.is_some_and(|lease| lease < SHORTEST_WORK_LEASE)
+        {
+            return Err(BadTiming {
+                parameter: "leaseDuration",
+                rule: format!(
+                    "be at least {}, so that it can be renewed in time and work can end before it does",
+                    Millis(SHORTEST_WORK_LEASE)
+                ),
+            });
+        }
         let lease = lease.unwrap_or(DEFAULT_LEASE);
-        let renew = renew.unwrap_or(WORK_RENEW.min(lease * 2 / 15));
+        let renew = renew.unwrap_or(WORK_RENEW.min(lease * 2 / 15).max(SHORTEST_RENEW));
         let limit = lead_limit
             .unwrap_or_else(|| (lease * 2 / 3).min(with_notice(lease, latest_stop(lease))));
         let campaign = campaign.unwrap_or(WORK_CAMPAIGN.min(lease / 3));
@@ -810,6 +824,17 @@ mod tests {
             );
             assert!(end < ms(lease), "{lease}");
         }
+    }
+
+    #[test]
+    fn a_lease_that_is_too_short_for_work_is_refused_by_its_own_name() {
+        let work = |lease| Timing::of_work(Some(ms(lease)), None, None, None);
+        for lease in [0, 1, 449] {
+            let bad = work(lease).unwrap_err();
+            assert_eq!(bad.parameter, "leaseDuration", "{}", bad.rule);
+            assert!(bad.rule.contains("at least 450 ms"), "{}", bad.rule);
+        }
+        assert!((450..3_000).all(|lease| work(lease).is_ok()));
     }
 
     #[test]

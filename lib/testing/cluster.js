@@ -68,6 +68,7 @@ class TestCluster {
         open: (dispatch) => this.#open(dispatch),
         after: this.#clock.after,
         run: (election, functionName, call) => this.#callbacks.run(election, functionName, call),
+        failed: (error) => this.#callbacks.errors.push(error),
       },
       CALL,
     );
