@@ -275,13 +275,18 @@ export function runWhenLeader(
 ): Run;
 
 export interface RunOptions {
-  /** In milliseconds. @default 15000 */
+  /** In milliseconds; 450 at least, unless the next two are given. @default 15000 */
   leaseDuration?: number;
 
-  /** The time between two renewals. @default 2000, or 2/15 of `leaseDuration` if that is less */
+  /** The time between two renewals. @default 2000, or 2/15 of `leaseDuration` if that is less, but 50 at least */
   renewInterval?: number;
 
-  /** How long the work goes on without a successful renewal. @default 2/3 of `leaseDuration` */
+  /**
+   * How long the work goes on without a successful renewal; at most `leaseDuration` less 250 ms (or 1 %) and less another
+   * 250 ms (or 5 %, if that is shorter), in which it ends.
+   *
+   * @default 2/3 of `leaseDuration`, or that most if it is less
+   */
   leadLimit?: number;
 
   /**
@@ -308,7 +313,8 @@ export interface RunOptions {
 
   /**
    * A cluster of its own for this election, beside that of the process; as {@link startCluster} takes it, but no
-   * `LocalCluster`. Its name and times are those of this call. Under a test cluster it is not used.
+   * `LocalCluster`. Its name and times are those of this call. An election of the same name on the cluster of the
+   * process is another one. Under a test cluster it is not used.
    */
   cluster?: ClusterConfig;
 }
@@ -333,7 +339,8 @@ export interface Run extends EventEmitter<RunEvents> {
 
   /**
    * Resolves when it was stopped and its work has ended; the name is free again then. Rejects if this instance cannot
-   * take part in the election, because the store does not take its name or lease; never an unhandled rejection.
+   * take part in the election, because the store does not take its name or lease, or because the cluster that was found
+   * cannot be started; never an unhandled rejection.
    * Whoever reads it keeps the process alive until then, also as a follower: `await runWhenLeader(…).done`.
    */
   readonly done: Promise<void>;
