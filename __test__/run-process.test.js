@@ -57,15 +57,19 @@ test("SIGTERM aborts, waits for the work, and hands over", posix, async (t) => {
   const slow = WORK.replace(
     "await untilAborted(term);",
     "await untilAborted(term); await new Promise((resolve) => setTimeout(resolve, 700));",
-  );
+  )
+    .replace('say("begins"', 'say("begins", Date.now()')
+    .replace('say("ends"', 'say("ends", Date.now()');
   const all = programs(t, 2, slow);
   const leader = await leaderOf(all);
   const other = all.find((one) => one !== leader);
   leader.kill("SIGTERM");
   const { signal, stdout } = await leader.ended;
   assert.equal(signal, "SIGTERM");
-  assert.match(stdout, /ends \d+ stopped/);
+  const [, end] = /ends (\d+) \d+ stopped/.exec(stdout) ?? assert.fail(stdout);
   await other.said("begins");
+  const [, begin] = /begins (\d+)/.exec(other.stdout);
+  assert.ok(Number(begin) >= Number(end), `begins ${end - begin} ms before the other one ends`);
 });
 
 test("work that is done is run again from scratch, here or elsewhere, after the pause", async (t) => {
