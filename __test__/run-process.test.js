@@ -293,6 +293,30 @@ test("work keeps to its own times on a cluster with others", async () => {
   assert.match(stdout, /^true /, stderr);
 });
 
+test("an attempt tells the term that it renews or releases, and none while it asks for one", async () => {
+  const { stdout, stderr } = await runProgram(
+    `const { runWhenLeader } = require("whenleader");
+     let renewals = 0;
+     require("node:diagnostics_channel").subscribe("whenleader:attempt", ({ what, outcome, token, traceId }) => {
+       say(what, outcome, String(token), String(traceId?.length));
+       if (what === "renew") renewals += 1;
+       if (renewals === 2) run.stop();
+     });
+     const run = runWhenLeader("job", async ({ signal, token }) => {
+       say("leads", token);
+       await new Promise((resolve) => signal.addEventListener("abort", resolve));
+     }, { leaseDuration: 1500, renewInterval: 100 });
+     run.done;`,
+    { config: CONFIG },
+  );
+  const [, token] = /^leads (\d+)$/m.exec(stdout) ?? assert.fail(stdout + stderr);
+  const attempts = new Set(stdout.split("\n").filter((line) => !/^leads|^$/.test(line)));
+  assert.deepEqual(
+    [...attempts],
+    ["campaign held undefined undefined", `renew held ${token} 32`, `release released ${token} 32`],
+  );
+});
+
 test("a name runs in one thread of a process only", async () => {
   const { stdout, stderr } = await runProgram(
     `const { runWhenLeader } = require("whenleader");
