@@ -10,6 +10,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { Admin, Producer } from "@platformatic/kafka";
 import pg from "pg";
 import { Instances, until } from "./support/instances.mjs";
+import { TcpProxy } from "./support/proxy.mjs";
 import { isMissing, Server } from "./support/servers.mjs";
 import { newFolder } from "./support/temp.js";
 
@@ -39,6 +40,18 @@ const environment = (store) => ({
 
 /** Some time of its own for whoever leads, so that it is met anywhere in its work. */
 const aWhile = () => sleep(50 + Math.random() * 300);
+
+const kafkaClient = ({ url }) => ({ clientId: "test", bootstrapBrokers: [url], retries: 0 });
+
+/** With the topic of the example. */
+async function startKafka(t, partitions) {
+  const kafka = await Server.start("kafka");
+  t.after(() => kafka.stop());
+  const admin = new Admin(kafkaClient(kafka));
+  await admin.createTopics({ topics: ["orders"], partitions, replicas: 1 });
+  await admin.close();
+  return kafka;
+}
 
 const postgres = !isMissing("postgres", "examples of runWhenLeader() on PostgreSQL");
 
@@ -223,13 +236,8 @@ describe("on PostgreSQL", { concurrency: false }, () => {
     await rows(
       "CREATE TABLE kafka_offsets (topic text, part int, next bigint, term bigint, PRIMARY KEY (topic, part))",
     );
-    const kafka = await Server.start("kafka");
-    t.after(() => kafka.stop());
-    const options = { clientId: "test", bootstrapBrokers: [kafka.url], retries: 0 };
-    const admin = new Admin(options);
-    await admin.createTopics({ topics: ["orders"], partitions: PARTITIONS, replicas: 1 });
-    await admin.close();
-    const producer = new Producer(options);
+    const kafka = await startKafka(t, PARTITIONS);
+    const producer = new Producer(kafkaClient(kafka));
     t.after(() => producer.close(true));
     const produced = Array.from({ length: PARTITIONS }, () => 0);
     let isOver = false;
@@ -332,6 +340,113 @@ describe("on PostgreSQL", { concurrency: false }, () => {
     }
     const total = produced.reduce((sum, count) => sum + count);
     t.diagnostic(`${total} records of ${PARTITIONS} partitions, ${faults} faults`);
+  });
+
+  /** What the tests above give each example beside its database, and what it has said in the middle of its work. */
+  const TABLES = `
+    CREATE TABLE customers (id bigint PRIMARY KEY, name text NOT NULL);
+    INSERT INTO customers SELECT n, 'x' FROM generate_series(1, 100000) n;
+    CREATE TABLE orders (part int, position bigint, content text, term bigint);
+    CREATE TABLE kafka_offsets (topic text, part int, next bigint, term bigint, PRIMARY KEY (topic, part))`;
+  const hasKafka = postgres && !isMissing("kafka", "the consumer of Kafka");
+
+  /** An example whose database can fall silent while the store of its lease goes on. */
+  async function silenceable(t, example, lease, more = {}) {
+    const { url, env, rows } = await database(t);
+    await rows(TABLES);
+    const receiver = await Receiver.start(t);
+    const proxy = await TcpProxy.to(server.port);
+    t.after(() => proxy.close());
+    const instances = new Instances(t, example, {
+      ...env,
+      ...environment(url),
+      DATABASE_URL: url.replace(`:${server.port}/`, `:${proxy.port}/`),
+      RECEIVER_URL: receiver.url,
+      PARTITIONS: "1",
+      ...more,
+      LEASE_DURATION: String(lease),
+    });
+    return { instances, proxy, rows };
+  }
+
+  /** What shows that the work is past its beginnings. */
+  const AT_WORK = { "outbox.mjs": /^leads/, "scan.mjs": /^computes/, "kafka.mjs": /is quiet/ };
+
+  test("work does not wait for answers when its term ends: neither at its beginning nor later, neither the database's nor the broker's", {
+    timeout: TIMEOUT,
+  }, async (t) => {
+    if (!postgres) return;
+    /** Whose quarter is what the examples wait for otherwise. */
+    const LONG = 60_000;
+    const kafka = hasKafka ? await startKafka(t, 1) : undefined;
+    const ends = async (instance, when) => {
+      const told = performance.now();
+      instance.signal("SIGTERM");
+      assert.deepEqual(await instance.ended, { code: null, signal: "SIGTERM" }, instance.story());
+      const took = performance.now() - told;
+      assert.ok(took < LONG / 8, `${when}: it took ${took} ms. ${instance.story()}`);
+    };
+    for (const example of kafka ? Object.keys(AT_WORK) : ["outbox.mjs", "scan.mjs"]) {
+      const more = kafka ? { KAFKA: kafka.url } : {};
+      const { instances, proxy } = await silenceable(t, example, LONG, more);
+      proxy.freeze();
+      const early = instances.start();
+      await early.says(/^leads/);
+      await sleep(200); // It waits by now.
+      await ends(early, `${example} at its beginning`);
+
+      proxy.open();
+      const late = instances.start();
+      await late.says(AT_WORK[example]);
+      await sleep(200);
+      proxy.freeze();
+      await sleep(500); // More than the pause of an empty outbox.
+      await ends(late, `${example} in the middle`);
+
+      if (example === "kafka.mjs") {
+        proxy.open();
+        const third = instances.start();
+        await third.says(AT_WORK[example]);
+        await kafka.freeze();
+        await ends(third, "kafka.mjs with a broker that is silent");
+        await kafka.thaw();
+        const fourth = instances.start();
+        await fourth.says(/^leads/);
+        await kafka.freeze();
+        await sleep(200);
+        await ends(fourth, "kafka.mjs that has heard nothing of its broker");
+        await kafka.thaw();
+      }
+    }
+  });
+
+  test("work whose servers fall silent ends with its term, and not with its process", {
+    timeout: TIMEOUT,
+  }, async (t) => {
+    if (!postgres) return;
+    /** Room for a COMMIT that gets no answer, as the examples say. */
+    const ENOUGH = 6_000;
+    const kafka = hasKafka ? await startKafka(t, 1) : undefined;
+    const all = [];
+    for (const example of kafka ? Object.keys(AT_WORK) : ["outbox.mjs", "scan.mjs"]) {
+      const more = kafka ? { KAFKA: kafka.url } : {};
+      const { instances } = await silenceable(t, example, ENOUGH, more);
+      const instance = instances.start();
+      await instance.says(AT_WORK[example]);
+      all.push(instance);
+    }
+    const terms = ({ lines }) => lines.filter((line) => line.startsWith("leads")).length;
+    const before = all.map(terms);
+    await Promise.all([server.freeze(), kafka?.freeze()]);
+    await sleep(1.2 * ENOUGH);
+    await Promise.all([server.thaw(), kafka?.thaw()]);
+    for (const [i, instance] of all.entries()) {
+      await until(
+        () => instance.end || terms(instance) > before[i],
+        () => `it leads again. ${instance.story()}`,
+      );
+      assert.equal(instance.end, undefined, instance.story());
+    }
   });
 
   test("session: the upstream never has two, and one ends before the lease of its leader does", {

@@ -92,9 +92,13 @@ test("the binary keeps to its limit", (t) => {
   assert.ok(size < BINARY_LIMIT, `${size} bytes`);
 });
 
-test("the package has no dependencies but its binaries", () => {
+test("the package has no dependencies but its binaries, and its peer is not installed with it", () => {
   const tree = fs.readdirSync(path.join(app, "node_modules")).filter((name) => name[0] !== ".");
   assert.deepEqual(tree.sort(), ["@whenleader", "whenleader"]);
+  const manifest = path.join(app, "node_modules", "whenleader", "package.json");
+  const { peerDependencies, peerDependenciesMeta } = json(fs.readFileSync(manifest, "utf8"));
+  assert.deepEqual(Object.keys(peerDependencies), ["@opentelemetry/api"]);
+  assert.deepEqual(peerDependenciesMeta, { "@opentelemetry/api": { optional: true } });
 });
 
 test("require and import give the same named exports", () => {

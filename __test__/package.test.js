@@ -69,6 +69,26 @@ test("importing loads nothing but the classes, and costs next to nothing", async
   assert.ok(ms < 50, `${ms} ms; 1 to 3 are usual`);
 });
 
+test("what the package requires is its own, Node's, or the application's as a peer that may be missing", () => {
+  const { dependencies, peerDependencies, peerDependenciesMeta } = require("../package.json");
+  const files = ["index.js", "testing.js", path.join("bin", "whenleader.js")];
+  for (const file of fs.readdirSync(path.join(ROOT, "lib"), { recursive: true })) {
+    if (file.endsWith(".js")) files.push(path.join("lib", file));
+  }
+  const others = new Set();
+  for (const file of files) {
+    const code = fs
+      .readFileSync(path.join(ROOT, file), "utf8")
+      .replace(/^\s*(\/?\*|\/\/).*$/gm, "");
+    for (const [, name] of code.matchAll(/\brequire\("([^"]+)"\)/g)) {
+      if (!/^(node:|\.)/.test(name)) others.add(name);
+    }
+  }
+  assert.equal(dependencies, undefined);
+  assert.deepEqual([...others].sort(), Object.keys(peerDependencies).sort());
+  for (const name of others) assert.equal(peerDependenciesMeta[name].optional, true, name);
+});
+
 test("a process without a configuration starts no thread, writes no file, and ends by itself", async () => {
   const { code, stdout, stderr } = await run(
     `const { whenLeader, useCluster } = require("whenleader");

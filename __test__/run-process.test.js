@@ -57,15 +57,19 @@ test("SIGTERM aborts, waits for the work, and hands over", posix, async (t) => {
   const slow = WORK.replace(
     "await untilAborted(term);",
     "await untilAborted(term); await new Promise((resolve) => setTimeout(resolve, 700));",
-  );
+  )
+    .replace('say("begins"', 'say("begins", Date.now()')
+    .replace('say("ends"', 'say("ends", Date.now()');
   const all = programs(t, 2, slow);
   const leader = await leaderOf(all);
   const other = all.find((one) => one !== leader);
   leader.kill("SIGTERM");
   const { signal, stdout } = await leader.ended;
   assert.equal(signal, "SIGTERM");
-  assert.match(stdout, /ends \d+ stopped/);
+  const [, end] = /ends (\d+) \d+ stopped/.exec(stdout) ?? assert.fail(stdout);
   await other.said("begins");
+  const [, begin] = /begins (\d+)/.exec(other.stdout);
+  assert.ok(Number(begin) >= Number(end), `begins ${end - begin} ms before the other one ends`);
 });
 
 test("work that is done is run again from scratch, here or elsewhere, after the pause", async (t) => {
@@ -122,6 +126,59 @@ test("work that outlives its lease ends the process with code 70 and one line th
   assert.deepEqual(rest, []);
   assert.match(line, /^whenleader: election job, term \d+: its work still ran \d\.\d s /);
   assert.match(line, /heed term\.signal, or lengthen leaseDuration/);
+});
+
+/** The store is gone: nothing of it can be read or written. */
+const BREAK = `require("node:fs").renameSync(".whenleader", "away"); require("node:fs").writeFileSync(".whenleader", "")`;
+
+test("work that never ends does nothing any more when its lease is over, whatever took it, and is ended after its signal", async () => {
+  const LEASE = 3000;
+  /** What the process saw of its own life: all by its clock. */
+  const life = async (lose, leadLimit) => {
+    const options = JSON.stringify({ leaseDuration: LEASE, leadLimit });
+    const { code, stdout, stderr } = await runProgram(
+      `const { runWhenLeader } = require("whenleader");
+       require("node:diagnostics_channel").subscribe("whenleader:attempt", ({ what, outcome, duration }) => {
+         // The lease counts from the moment at which it was asked for.
+         if (outcome === "held") say("asked", performance.now() - duration);
+       });
+       runWhenLeader("job", ({ signal }) => {
+         signal.addEventListener("abort", () => say("aborted", performance.now()));
+         setInterval(() => say("works", performance.now()), 5);
+         setTimeout(() => { ${lose}; say("lost", performance.now()); }, 1000);
+         return new Promise(() => {});
+       }, ${options});
+       setInterval(() => {}, 1000);`,
+      { config: { ...CONFIG, leaseDuration: LEASE } },
+    );
+    const times = (word) =>
+      [...stdout.matchAll(new RegExp(`^${word} (.*)$`, "gm"))].map(([, time]) => Number(time));
+    return { code, stderr, times };
+  };
+  const all = [
+    [LOSE, undefined],
+    [BREAK, undefined],
+    [LOSE, 1500],
+    [BREAK, 1500],
+  ];
+  const lives = await Promise.all(all.map(([lose, leadLimit]) => life(lose, leadLimit)));
+  for (const [i, { code, stderr, times }] of lives.entries()) {
+    const [lose, leadLimit = 2000] = all[i];
+    const which = `${lose === LOSE ? "deleted" : "gone"}, leadLimit ${leadLimit}`;
+    assert.equal(code, 70, `${which}: ${stderr}`);
+    const [aborted] = times("aborted");
+    const [lost] = times("lost");
+    // Where only the record is gone, the instance leads again before the work of its old term has ended.
+    const renewals = times("asked").filter((time) => time < lost);
+    const asked = renewals.at(-1);
+    const last = times("works").at(-1);
+    const story = `${which}: asked ${asked}, lost ${lost}, aborted ${aborted}, worked until ${last}\n${stderr}`;
+    assert.ok(renewals.length >= 2, `it renewed. ${story}`);
+    assert.ok(last < asked + LEASE, `it works after its lease. ${story}`);
+    assert.ok(last > aborted, `it has time after its signal. ${story}`);
+    // The store that is gone may come back: the term goes on for as long as it may.
+    if (lose === BREAK) assert.ok(aborted > lost + leadLimit / 2, `it tries again. ${story}`);
+  }
 });
 
 test("the process ends also while JavaScript is stuck in a loop", posix, async (t) => {
@@ -234,6 +291,30 @@ test("work keeps to its own times on a cluster with others", async () => {
     { config: { ...CONFIG, leaseDuration: 15000, renewInterval: 5000 } },
   );
   assert.match(stdout, /^true /, stderr);
+});
+
+test("an attempt tells the term that it renews or releases, and none while it asks for one", async () => {
+  const { stdout, stderr } = await runProgram(
+    `const { runWhenLeader } = require("whenleader");
+     let renewals = 0;
+     require("node:diagnostics_channel").subscribe("whenleader:attempt", ({ what, outcome, token, traceId }) => {
+       say(what, outcome, String(token), String(traceId?.length));
+       if (what === "renew") renewals += 1;
+       if (renewals === 2) run.stop();
+     });
+     const run = runWhenLeader("job", async ({ signal, token }) => {
+       say("leads", token);
+       await new Promise((resolve) => signal.addEventListener("abort", resolve));
+     }, { leaseDuration: 1500, renewInterval: 100 });
+     run.done;`,
+    { config: CONFIG },
+  );
+  const [, token] = /^leads (\d+)$/m.exec(stdout) ?? assert.fail(stdout + stderr);
+  const attempts = new Set(stdout.split("\n").filter((line) => !/^leads|^$/.test(line)));
+  assert.deepEqual(
+    [...attempts],
+    ["campaign held undefined undefined", `renew held ${token} 32`, `release released ${token} 32`],
+  );
 });
 
 test("a name runs in one thread of a process only", async () => {

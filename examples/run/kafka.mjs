@@ -23,8 +23,11 @@ const BYTES = 1 << 16;
 /** Marks batches that hold no records, but what the broker needs to know of transactions. */
 const CONTROL = 0x20;
 
-// The work has a third of a lease to end in when its term is over. What gets no answer must not outlast that. Nor may
-// what a leader that stands still has locked: the server ends its transaction after that time, too.
+// Work that outlives its lease ends its process, so nothing may wait for longer. A term that is lost is over after 2/3 of
+// the lease, and the process ends 250 ms (or 1 %) before the whole of it: 15000 - 10000 - 250 leaves 4750 ms. All that
+// waits is given up when the term ends, but for a COMMIT that is under way, which takes as long as its transaction may: a
+// quarter of the lease, 3750 ms. It fits in from a lease of 3 s on. That is also how long a leader that stands still can
+// lock anything: then the server ends its transaction.
 const patience = Math.floor(leaseDuration / 4);
 const pool = new pg.Pool({
   connectionString: DATABASE_URL,
@@ -59,11 +62,12 @@ async function consume(partition, term) {
 async function follow(broker, partition, term) {
   const log = logOf(partition, term);
   // Nobody else can commit an offset from now on, so it is asked for once a term.
-  let offset = await firstOffset(partition);
+  const first = (tx) => firstOffset(tx, partition);
+  let offset = await term.transaction(pool, first, { timeout: patience });
   while (!term.signal.aborted) {
     let read;
     try {
-      read = await readFrom(broker, partition, offset);
+      read = await whileLeading(term, readFrom(broker, partition, offset));
     } catch (error) {
       if (!isUnreachable(error)) throw error;
       // It is no quiet topic, and no reason to hand the partition to somebody who would not reach the broker either.
@@ -100,15 +104,15 @@ async function apply(tx, partition, { offset, value }, { token }) {
   ]);
 }
 
-async function firstOffset(partition) {
-  await pool.query(
+async function firstOffset(tx, partition) {
+  await tx.query(
     "INSERT INTO kafka_offsets (topic, part, next, term) VALUES ($1, $2, 0, 0) ON CONFLICT DO NOTHING",
     [TOPIC, partition],
   );
-  const { rows } = await pool.query(
-    "SELECT next FROM kafka_offsets WHERE topic = $1 AND part = $2",
-    [TOPIC, partition],
-  );
+  const { rows } = await tx.query("SELECT next FROM kafka_offsets WHERE topic = $1 AND part = $2", [
+    TOPIC,
+    partition,
+  ]);
   return BigInt(rows[0].next);
 }
 
@@ -156,4 +160,14 @@ function logOf(partition, { token }) {
     if (what !== last) console.log(`${TOPIC}-${partition} ${text}`);
     last = what;
   };
+}
+
+/** For what takes no signal: when the term ends, nobody waits for its answer any more. */
+function whileLeading({ signal }, asked) {
+  return new Promise((resolve, reject) => {
+    const giveUp = () => reject(signal.reason);
+    signal.addEventListener("abort", giveUp);
+    asked.then(resolve, reject).finally(() => signal.removeEventListener("abort", giveUp));
+    if (signal.aborted) giveUp();
+  });
 }

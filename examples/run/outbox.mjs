@@ -17,9 +17,12 @@ const BATCH = 20;
 /** How long an empty outbox is left alone. */
 const POLL = 200;
 
-// The work has a third of a lease to end in when its term is over. What gets no answer must not outlast that. Nor may
-// what a leader that stands still has locked: the server ends its transaction after that time, too.
-const patience = leaseDuration / 4;
+// Work that outlives its lease ends its process, so nothing may wait for longer. A term that is lost is over after 2/3 of
+// the lease, and the process ends 250 ms (or 1 %) before the whole of it: 15000 - 10000 - 250 leaves 4750 ms. All that
+// waits is given up when the term ends, but for a COMMIT that is under way, which takes as long as its transaction may: a
+// quarter of the lease, 3750 ms. It fits in from a lease of 3 s on. That is also how long a leader that stands still can
+// lock anything: then the server ends its transaction.
+const patience = Math.floor(leaseDuration / 4);
 const pool = new pg.Pool({
   connectionString: DATABASE_URL,
   connectionTimeoutMillis: patience,
@@ -33,19 +36,18 @@ runWhenLeader("outbox-relay", relay, { leaseDuration });
 async function relay(term) {
   console.log(`leads: term ${term.token}`);
   // Here nobody else creates it at the same time, which CREATE TABLE IF NOT EXISTS does not take well.
-  await pool.query(`
+  const create = `
     CREATE TABLE IF NOT EXISTS outbox (
       id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
       message text NOT NULL,
       sent_in bigint
     );
-    CREATE INDEX IF NOT EXISTS outbox_waiting ON outbox (id) WHERE sent_in IS NULL`);
+    CREATE INDEX IF NOT EXISTS outbox_waiting ON outbox (id) WHERE sent_in IS NULL`;
+  await term.transaction(pool, (tx) => tx.query(create), { timeout: patience });
   for (;;) {
     // Not "what is behind the last one sent": of two transactions, the one with the larger id may commit first.
-    const { rows } = await pool.query(
-      "SELECT id, message FROM outbox WHERE sent_in IS NULL ORDER BY id LIMIT $1",
-      [BATCH],
-    );
+    const waiting = "SELECT id, message FROM outbox WHERE sent_in IS NULL ORDER BY id LIMIT $1";
+    const { rows } = await whileLeading(term, pool.query(waiting, [BATCH]));
     // Outside of a transaction: it would stay open as long as the receiver wants.
     for (const record of rows) await send(record, term);
     if (rows.length > 0) await mark(rows, term);
@@ -70,4 +72,14 @@ async function mark(records, term) {
   const update = "UPDATE outbox SET sent_in = $1 WHERE id = ANY($2)";
   // If the term is over by now, this fails, and the next leader sends these records again.
   await term.transaction(pool, (tx) => tx.query(update, [term.token, ids]), { timeout: patience });
+}
+
+/** For what takes no signal: when the term ends, nobody waits for its answer any more. */
+function whileLeading({ signal }, asked) {
+  return new Promise((resolve, reject) => {
+    const giveUp = () => reject(signal.reason);
+    signal.addEventListener("abort", giveUp);
+    asked.then(resolve, reject).finally(() => signal.removeEventListener("abort", giveUp));
+    if (signal.aborted) giveUp();
+  });
 }

@@ -11,9 +11,12 @@ const BATCH = 100;
 /** How long it waits for more at the end of the table. */
 const POLL = 1_000;
 
-// The work has a third of a lease to end in when its term is over. What gets no answer must not outlast that. Nor may
-// what a leader that stands still has locked: the server ends its transaction after that time, too.
-const patience = leaseDuration / 4;
+// Work that outlives its lease ends its process, so nothing may wait for longer. A term that is lost is over after 2/3 of
+// the lease, and the process ends 250 ms (or 1 %) before the whole of it: 15000 - 10000 - 250 leaves 4750 ms. All that
+// waits is given up when the term ends, but for a COMMIT that is under way, which takes as long as its transaction may: a
+// quarter of the lease, 3750 ms. It fits in from a lease of 3 s on. That is also how long a leader that stands still can
+// lock anything: then the server ends its transaction.
+const patience = Math.floor(leaseDuration / 4);
 const pool = new pg.Pool({
   connectionString: DATABASE_URL,
   connectionTimeoutMillis: patience,
@@ -25,10 +28,11 @@ runWhenLeader("scores", scan, { leaseDuration });
 
 async function scan(term) {
   console.log(`leads: term ${term.token}`);
-  await pool.query(`
+  const create = `
     CREATE TABLE IF NOT EXISTS scores (customer bigint PRIMARY KEY, score int NOT NULL);
     CREATE TABLE IF NOT EXISTS scan_cursors (scan text PRIMARY KEY, last_id bigint NOT NULL, term bigint NOT NULL);
-    INSERT INTO scan_cursors VALUES ('scores', 0, 0) ON CONFLICT DO NOTHING`);
+    INSERT INTO scan_cursors VALUES ('scores', 0, 0) ON CONFLICT DO NOTHING`;
+  await term.transaction(pool, (tx) => tx.query(create), { timeout: patience });
   for (;;) {
     const count = await term.transaction(pool, (tx) => nextBatch(tx, term), { timeout: patience });
     if (count === 0) await sleep(POLL, undefined, { signal: term.signal });
