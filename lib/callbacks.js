@@ -8,13 +8,13 @@
 /** @typedef {import("./term.js").Term} Term */
 
 /**
- * @typedef {object} Run
+ * @typedef {object} Running
  * @property {object} owner  whose callback it is
  * @property {Term} term
  * @property {boolean} ended
  */
 
-/** @type {import("node:async_hooks").AsyncLocalStorage<Run> | null} */
+/** @type {import("node:async_hooks").AsyncLocalStorage<Running> | null} */
 let contexts = null;
 let pending = 0;
 
@@ -32,7 +32,7 @@ function runCallback(owner, term, call, onError) {
     const { AsyncLocalStorage } = require("node:async_hooks");
     contexts = new AsyncLocalStorage();
   }
-  /** @type {Run} */
+  /** @type {Running} */
   const run = { owner, term, ended: false };
   const end = () => {
     run.ended = true;

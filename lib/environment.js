@@ -9,7 +9,7 @@
 const { inspect } = require("node:util");
 const { insideCallback, nameOf } = require("./callbacks.js");
 const { Cluster } = require("./cluster.js");
-const { publish } = require("./diagnostics.js");
+const { announce, announceAttempt } = require("./diagnostics.js");
 const { discover, isCluster, isOurs, signOfSeveralInstances } = require("./discovery.js");
 const { Election } = require("./election.js");
 const {
@@ -28,6 +28,7 @@ const { Run } = require("./run.js");
 const { Term } = require("./term.js");
 const { checkStore, isOwnStore } = require("./store.js");
 const { after } = require("./timer.js");
+const { Works, takenName } = require("./works.js");
 
 /** @typedef {import("../index.js").ClusterEvents} ClusterEvents */
 /** @typedef {import("./native-types").Native} Native */
@@ -93,15 +94,6 @@ const { after } = require("./timer.js");
  */
 
 /**
- * Work of runWhenLeader().
- *
- * @typedef {object} Work
- * @property {Run} run
- * @property {string} options  how its election is held, in JSON
- * @property {boolean} isApart  on a store of its own: no election of the cluster is its
- */
-
-/**
  * An election beside the cluster.
  *
  * @typedef {object} Apart
@@ -158,8 +150,7 @@ class Environment {
   #elections = new Map();
   /** Elections beside the cluster, by what the native side calls them. @type {Map<string, Apart>} */
   #apart = new Map();
-  /** What runs under which name, and how its election is held, in JSON. @type {Map<string, Work>} */
-  #runs = new Map();
+  #works = new Works();
   /** Registrations that no election has yet. @type {Map<Registration, Call>} */
   #waiting = new Map();
   /** Cluster objects that were stopped before the cluster started. @type {Set<Cluster>} */
@@ -197,7 +188,7 @@ class Environment {
    */
   whenLeader(fn, deregisteredFn = null, { election: name } = {}) {
     this.#decide();
-    if (this.#workOn(name) !== undefined) {
+    if (this.#works.ofElection(name) !== undefined) {
       throw new ConfigError(
         `whenLeader(): the election ${inspect(name)} belongs to work of runWhenLeader(); give it another name, or do ` +
           "it in that work",
@@ -273,14 +264,14 @@ class Environment {
       failed: (error) => this.#standIn?.failed(error),
       onEnd: () => this.#endRun(run),
     });
-    this.#runs.set(name, { run, options, isApart });
+    this.#works.add({ run, options, isApart });
     try {
       if (signal?.aborted) run.stop();
       else if (isApart) log = this.#startRunApart(run, name, options, cluster);
       else this.#startRun(run, name, options, workName);
     } catch (error) {
       Run.refuse(run, error);
-      this.#runs.delete(name);
+      this.#works.delete(run);
       throw error;
     }
     return run;
@@ -295,7 +286,7 @@ class Environment {
   #startRun(run, name, options, functionName) {
     const existing = this.#state.kind === "running" ? this.#electionFor(name) : null;
     const begin = () => {
-      this.#runs.set(name, { run, options, isApart: false });
+      this.#works.add({ run, options, isApart: false });
       return Run.beginAgain(run);
     };
     const registration = Run.registrationOf(run);
@@ -330,40 +321,18 @@ class Environment {
   }
 
   /**
-   * The work that an election of the cluster belongs to.
-   *
-   * @param {string | undefined} name
-   */
-  #workOn(name) {
-    const work = name === undefined ? undefined : this.#runs.get(name);
-    return work?.isApart === false ? work : undefined;
-  }
-
-  /** Whose work it is. @param {Election} election */
-  #runIn(election) {
-    const run = this.#workOn(election.name)?.run;
-    return run !== undefined && Run.electionOf(run) === election ? run : undefined;
-  }
-
-  /**
    * @param {string} name
    * @param {boolean} isApart  then nothing on the cluster is in its way
    */
   #refuseTaken(name, isApart) {
-    const takenBy = (/** @type {string} */ whom) =>
-      new ConfigError(`runWhenLeader(): the name ${inspect(name)} is taken: ${whom}`);
-    if (this.#runs.has(name)) {
-      throw takenBy(
-        "work of that name runs already; each needs a name of its own, and a name is free again when its done " +
-          "has resolved",
-      );
-    }
+    this.#works.refuseTaken(name);
     if (isApart) return;
-    if (name === this.defaultElection) throw takenBy(IS_DEFAULT);
+    if (name === this.defaultElection) throw takenName(name, IS_DEFAULT);
     const election = this.#elections.get(name);
     const waits = [...this.#waiting.values()].some((call) => call.name === name);
     if (waits || election?.stopping === false) {
-      throw takenBy(
+      throw takenName(
+        name,
         "whenLeader() or useCluster() takes part in the election of that name; give the work another one",
       );
     }
@@ -372,9 +341,7 @@ class Environment {
   /** @param {Run} run */
   #endRun(run) {
     const name = run.election;
-    const work = this.#runs.get(name);
-    if (work?.run === run) this.#runs.delete(name);
-    if (work?.isApart) return;
+    if (this.#works.delete(run)?.isApart) return;
     const registration = Run.registrationOf(run);
     this.#waiting.delete(registration);
     const election = this.#elections.get(name);
@@ -519,7 +486,7 @@ class Environment {
   async stopCluster() {
     const state = this.#state;
     if (state.kind !== "stopping") {
-      const runs = [...this.#runs.values()].map(({ run }) => Run.leave(run));
+      const runs = this.#works.runs.map((run) => Run.leave(run));
       for (const registration of [...this.#waiting.keys()]) registration.remove(removal);
       for (const cluster of this.#clusters.values()) Cluster.giveUpWait(cluster);
       this.#leftEarly.clear();
@@ -824,7 +791,7 @@ class Environment {
                 fatal: true,
                 cause: error,
               });
-        publish("error", () => ({ election: told.election, error: told }));
+        announce({ name: told.election }, "error", [told]);
         for (const cluster of this.#clusters.values()) this.#tell(cluster, "error", [told]);
         this.#refuseWork(told);
       });
@@ -833,10 +800,9 @@ class Environment {
 
   /** Work that waits for a cluster which cannot be started. @param {ElectionError} told */
   #refuseWork(told) {
-    for (const [name, { run, isApart }] of [...this.#runs]) {
-      if (isApart) continue;
+    for (const run of this.#works.runsOnCluster) {
       this.#waiting.delete(Run.registrationOf(run));
-      this.#runs.delete(name);
+      this.#works.delete(run);
       Run.tell(run, "error", [told]);
       Run.refuse(run, told);
     }
@@ -1074,12 +1040,10 @@ class Environment {
   #refuseWorkOnDefault(name) {
     const call = [...this.#waiting.values()].find((call) => call.run && call.name === name);
     if (call?.run === undefined) return;
-    const error = new ConfigError(
-      `runWhenLeader(): the name ${inspect(name)} is taken: ${IS_DEFAULT}`,
-    );
+    const error = takenName(name, IS_DEFAULT);
     this.#reportRefusal(name, error);
     this.#waiting.delete(call.registration);
-    this.#runs.delete(name);
+    this.#works.delete(call.run);
     Run.refuse(call.run, error);
   }
 
@@ -1145,10 +1109,7 @@ class Environment {
     // Known before it is joined, so that no event is lost.
     this.#elections.set(actual, election);
     try {
-      const work = this.#workOn(actual);
-      // Work that outlived its cluster has no part in this one.
-      const isItsOwn = work !== undefined && !Run.isEnding(work.run);
-      election.attach(state.provider.join(actual, isItsOwn ? work.options : undefined));
+      election.attach(state.provider.join(actual, this.#works.optionsFor(actual)));
       // Who is told to lead may act on it, and a cluster that is started later could not take that back.
       const { mode, implicit } = state.plan;
       if (mode === "local" && implicit) election.standing.onFirstTrue(() => this.ledFor(ASKED));
@@ -1313,8 +1274,7 @@ class Environment {
     if (election === undefined) return;
     if (event.type === "attempt") {
       const { what, outcome, duration, token, traceId } = event;
-      const term = { token, traceId };
-      publish("attempt", () => ({ ...about(election), ...term, what, outcome, duration }));
+      announceAttempt(election, { token, traceId, what, outcome, duration });
       return;
     }
     /** @type {import("./election.js").Emit} */
@@ -1384,7 +1344,7 @@ class Environment {
   #isHeard(election, event) {
     const clusters = [...this.#clusters.values()];
     const heard = clusters.filter((cluster) => Cluster.electionOf(cluster) === election);
-    const run = this.#runIn(election);
+    const run = this.#works.runIn(election);
     return [...heard, ...(run === undefined ? [] : [run])].some(
       (emitter) => emitter.listenerCount(/** @type {keyof ClusterEvents} */ (event)) > 0,
     );
@@ -1397,7 +1357,7 @@ class Environment {
    */
   #emit(election, event, values) {
     announce(election, event, values);
-    const run = this.#runIn(election);
+    const run = this.#works.runIn(election);
     if (run !== undefined) Run.tell(run, event, values);
     for (const cluster of [...this.#clusters.values()]) {
       if (Cluster.electionOf(cluster) === election) this.#tell(cluster, event, values);
@@ -1442,32 +1402,6 @@ class Environment {
       if (Cluster.electionOf(cluster) === election) Cluster.giveUpWait(cluster);
     }
   }
-}
-
-/**
- * On the channels.
- *
- * @param {Election} election
- * @param {string} event
- * @param {unknown[]} values
- */
-function announce(election, event, values) {
-  if (event === "promoted") {
-    publish("promoted", () => about(election));
-  } else if (event === "demoted") {
-    const [lost, { token, traceId }] = /** @type {[LeadershipLostError, Term]} */ (values);
-    publish("demoted", () => ({ ...about(election), token, traceId, reason: lost.reason }));
-  } else if (event === "error") {
-    const error = /** @type {ElectionError} */ (values[0]);
-    const { token, traceId } = error;
-    const term = token === undefined ? {} : { token, traceId };
-    publish("error", () => ({ ...about(election), ...term, error }));
-  }
-}
-
-/** What they tell with everything. @param {Election} election */
-function about({ name, instanceId, term }) {
-  return { election: name, instanceId, token: term?.token, traceId: term?.traceId };
 }
 
 /** @param {import("./term.js").Term} term */

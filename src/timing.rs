@@ -16,7 +16,6 @@ use std::time::Duration;
 
 use crate::clock::Moment;
 use crate::lease::LONGEST_LEASE;
-use crate::random::random_u64;
 
 /// `leaseDuration` unless it is given.
 pub const DEFAULT_LEASE: Duration = Duration::from_secs(15);
@@ -500,11 +499,6 @@ pub struct Jitter(u16);
 impl Jitter {
     pub const NONE: Self = Self(0);
     const ALL: Self = Self(u16::MAX);
-
-    pub fn draw() -> Self {
-        let [low, high, ..] = random_u64().to_le_bytes();
-        Self(u16::from_le_bytes([low, high]))
-    }
 
     pub const fn from_bits(bits: u16) -> Self {
         Self(bits)

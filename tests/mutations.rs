@@ -158,7 +158,7 @@ const MUTANTS: &[Mutant] = &[
         hints: TOLD,
         edits: &[(
             CANDIDATE,
-            "Input::LeaseTold(lease) => self.rules.timing = Timing::told(lease),",
+            "Input::LeaseTold(lease) => self.rules.timing = self.rules.timing.told_anew(lease),",
             "Input::LeaseTold(_) => {}",
         )],
     },
@@ -210,10 +210,10 @@ const MUTANTS: &[Mutant] = &[
         edits: &[
             (
                 CANDIDATE,
-                "Input::LeaseTold(lease) => self.rules.timing = Timing::told(lease),",
+                "Input::LeaseTold(lease) => self.rules.timing = self.rules.timing.told_anew(lease),",
                 "Input::LeaseTold(lease) => {
                 let before = self.rules.timing.lead_limit(Duration::MAX);
-                self.rules.timing = Timing::told(lease);
+                self.rules.timing = self.rules.timing.told_anew(lease);
                 let longer = self.rules.timing.lead_limit(lease).saturating_sub(before);
                 if let Standing::Leader(term) = &mut self.standing {
                     term.deadline = term.deadline + longer;

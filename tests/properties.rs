@@ -91,6 +91,23 @@ proptest! {
         prop_assert!(timing.drift_allowed() > 0.0);
     }
 
+    /// Whatever the numbers, and whatever the store grants.
+    #[test]
+    fn who_is_ended_hears_of_it_before_and_is_ended_before_the_lease(
+        timing in good_timing(), told in any::<bool>(), granted in millis(),
+    ) {
+        let timing = if told { Timing::told(timing.lease()) } else { timing };
+        if let Ok(timing) = timing.with_time_to_end(None) {
+            for timing in [timing, timing.told_anew(ms(granted))] {
+                for lease in [timing.lease(), timing.lease().min(ms(granted))] {
+                    let (hears, ended) = (timing.lead_limit(lease), timing.overrun_after(lease));
+                    prop_assert!(ended == Duration::ZERO || hears < ended, "{hears:?} {ended:?}");
+                    prop_assert!(ended < lease || lease.is_zero(), "{ended:?} {lease:?}");
+                }
+            }
+        }
+    }
+
     #[test]
     fn attempts_for_a_told_lease_fit_into_it_and_it_keeps_its_margin(
         lease in 100_u64..=24 * 3_600_000, granted in millis(),

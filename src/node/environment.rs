@@ -27,8 +27,8 @@ use crate::cluster::{self, Cluster, Election, Listener, ListenerId, StartError};
 use crate::config::{ElectionOptions, OnOverrun};
 use crate::lease::{ElectionName, Token};
 use crate::locked::locked;
+use crate::random;
 use crate::term::Term;
-use crate::timing::Jitter;
 
 /// The watchdog looks this often per `stallTimeout`.
 const LOOKS_PER_STALL_TIMEOUT: u32 = 4;
@@ -165,7 +165,7 @@ impl Seat {
     pub fn default_pause(&self) -> Duration {
         let timing = self.options.timing;
         if self.options.is_of_work {
-            timing.pause(Jitter::draw())
+            timing.pause(random::jitter())
         } else {
             timing.default_pause()
         }

@@ -60,7 +60,7 @@ pub struct ClusterInfo {
 
 /// An election of one piece of work.
 #[napi(object)]
-pub struct Run {
+pub struct WorkElection {
     pub name: String,
     /// JSON.
     pub options: String,
@@ -183,12 +183,12 @@ pub fn check_election(
     json: String,
     source: String,
     base_dir: String,
-    run: Option<Run>,
+    run: Option<WorkElection>,
 ) -> Result<CheckedElection> {
     let config = parse(&json, &source, &base_dir)?;
     let apart = match run {
         None => config.apart(),
-        Some(Run { name, options }) => config
+        Some(WorkElection { name, options }) => config
             .apart_for_run(election_name(&name)?, &options)
             .map_err(refused)?,
     };

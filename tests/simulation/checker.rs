@@ -306,7 +306,13 @@ impl Conduct {
                     self.pending = None;
                 }
                 let due = self.anchor + self.lasts;
-                self.overrun = Some((*token, due.max(now + SHORTEST_NOTICE), false));
+                // Who hears of it when that is over has a little time all the same.
+                let due = if now < due {
+                    due
+                } else {
+                    now + SHORTEST_NOTICE
+                };
+                self.overrun = Some((*token, due, false));
             }
             Output::Overrun { token } if self.due_before.take() == Some(*token) => {
                 if let Some((_, due, told)) = &mut self.overrun {
