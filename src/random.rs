@@ -6,8 +6,6 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::timing::Jitter;
-
 /// Of the system's source; where that fails, which it hardly ever does, of what tells this moment of this
 /// process from all others: an election must not end for want of a number.
 pub(crate) fn random_u64() -> u64 {
@@ -26,11 +24,6 @@ fn makeshift() -> u64 {
     now().unwrap_or_default().hash(&mut hasher);
     DRAWN.fetch_add(1, Ordering::Relaxed).hash(&mut hasher);
     hasher.finish()
-}
-
-pub(crate) fn jitter() -> Jitter {
-    let [low, high, ..] = random_u64().to_le_bytes();
-    Jitter::from_bits(u16::from_le_bytes([low, high]))
 }
 
 /// Between a half and all of it, so that many who wait do not all wake at one moment.

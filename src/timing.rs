@@ -275,12 +275,16 @@ impl Timing {
     /// drift as for late renewals, the second keeps a margin where R is close to L. A store that
     /// granted less than L shortens it.
     pub fn lead_limit(&self, valid_for: Duration) -> Duration {
-        let latest = self.latest_stop(valid_for);
-        self.lead_limit.min(if self.leaves_time_to_end {
-            with_notice(valid_for, latest)
+        self.lead_limit.min(self.latest_lead(valid_for))
+    }
+
+    fn latest_lead(&self, lease: Duration) -> Duration {
+        let latest = self.latest_stop(lease);
+        if self.leaves_time_to_end {
+            with_notice(lease, latest)
         } else {
             latest
-        })
+        }
     }
 
     fn latest_stop(&self, lease: Duration) -> Duration {

@@ -64,7 +64,7 @@ const MUTANTS: &[Mutant] = &[
         hints: &[],
         edits: &[(
             TIMING,
-            "self.lead_limit.min(self.latest_stop(valid_for))",
+            "self.lead_limit.min(self.latest_lead(valid_for))",
             "self.lease.min(valid_for)",
         )],
     },
@@ -73,7 +73,7 @@ const MUTANTS: &[Mutant] = &[
         hints: &[],
         edits: &[(
             TIMING,
-            "self.lead_limit.min(self.latest_stop(valid_for))",
+            "self.lead_limit.min(self.latest_lead(valid_for))",
             "self.lead_limit.max(valid_for / 100)",
         )],
     },
@@ -200,7 +200,7 @@ const MUTANTS: &[Mutant] = &[
         hints: TOLD,
         edits: &[(
             TIMING,
-            "self.lead_limit.min(self.latest_stop(valid_for))",
+            "self.lead_limit.min(self.latest_lead(valid_for))",
             "if self.told { self.lead_limit } else { self.lead_limit.min(latest_stop(valid_for)) }",
         )],
     },
@@ -360,9 +360,18 @@ const MUTANTS: &[Mutant] = &[
         hints: &[],
         edits: &[(
             CANDIDATE,
-            "        // A process that slept through its deadline hears",
+            "        // A process that slept through all of it hears",
             "        out.push(Output::Demoted { token: term.token, reason });
-        // A process that slept through its deadline hears",
+        // A process that slept through all of it hears",
+        )],
+    },
+    Mutant {
+        name: "work is called an overrun only a while after it was told of its end",
+        hints: &[],
+        edits: &[(
+            CANDIDATE,
+            "let overrun = if now < term.overrun {",
+            "let overrun = if now + self.rules.timing.shortest_notice() < term.overrun {",
         )],
     },
     Mutant {

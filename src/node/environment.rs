@@ -27,8 +27,9 @@ use crate::cluster::{self, Cluster, Election, Listener, ListenerId, StartError};
 use crate::config::{ElectionOptions, OnOverrun};
 use crate::lease::{ElectionName, Token};
 use crate::locked::locked;
-use crate::random;
+use crate::random::random_u64;
 use crate::term::Term;
+use crate::timing::Jitter;
 
 /// The watchdog looks this often per `stallTimeout`.
 const LOOKS_PER_STALL_TIMEOUT: u32 = 4;
@@ -165,7 +166,8 @@ impl Seat {
     pub fn default_pause(&self) -> Duration {
         let timing = self.options.timing;
         if self.options.is_of_work {
-            timing.pause(random::jitter())
+            let [low, high, ..] = random_u64().to_le_bytes();
+            timing.pause(Jitter::from_bits(u16::from_le_bytes([low, high])))
         } else {
             timing.default_pause()
         }
