@@ -137,8 +137,8 @@ class FakeNative {
     return election;
   }
 
-  releaseAllNow(timeout) {
-    this.log.push(`releaseAllNow ${timeout}`);
+  releaseAllNow() {
+    this.log.push("releaseAllNow");
     return true;
   }
 

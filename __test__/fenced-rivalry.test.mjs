@@ -14,7 +14,7 @@ const ROUNDS = Number(process.env.WHENLEADER_FENCED_ROUNDS ?? (process.env.CI ? 
 /** Of the run without a guard, which ends as soon as it has failed. */
 const ROUNDS_TO_FAIL = 40;
 /** As short as leases get, so that a round is: it begins when the last one has expired. */
-const TIMES = { leaseDuration: 500, renewInterval: 60, leadLimit: 240 };
+const TIMES = { leaseDuration: 500, renewInterval: 60, leadLimit: 220 };
 /** What a frozen leader may keep others from leading for is a lease, and a second on MariaDB; the rest is for busy machines. */
 const LONGEST_WAIT = 10_000;
 const TIMEOUT = 600_000;

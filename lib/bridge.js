@@ -210,9 +210,8 @@ class Bridge {
     await this.#run((operation) => this.#raw.stopServing(operation));
   }
 
-  /** @param {number} timeout */
-  releaseAllNow(timeout) {
-    return this.#raw.releaseAllNow(timeout);
+  releaseAllNow() {
+    return this.#raw.releaseAllNow();
   }
 
   async stopCluster() {

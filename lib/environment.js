@@ -121,9 +121,6 @@ const NO_OPTIONS = "{}";
 /** In errors. */
 const RUN = "runWhenLeader(): options.cluster";
 
-/** An exit waits for one try of a release: three fit into renewInterval. */
-const RELEASE_TRIES = 3;
-
 /** @type {Plan} */
 const STAND_IN = {
   mode: "stand-in",
@@ -974,12 +971,8 @@ class Environment {
 
   /** Of everything that is held. */
   #releaseNow = () => {
-    const infos = [...this.#apart.values()].map(({ info }) => info);
-    const { plan = null } = /** @type {{ plan?: Plan }} */ (this.#state);
-    if (plan?.info) infos.push(plan.info);
-    const longest = Math.max(0, ...infos.map(({ renewInterval }) => renewInterval));
     try {
-      this.#native.releaseAllNow(longest / RELEASE_TRIES);
+      this.#native.releaseAllNow();
     } catch (err) {
       this.log.warn("the lease could not be released, and runs out by itself", { err });
     }

@@ -170,7 +170,7 @@ export interface RawNative {
   stepDown(name: string, pauseMs?: number): void;
   stopElection(name: string, operation: number): void;
   stopCluster(operation: number): void;
-  releaseAllNow(timeoutMs: number): boolean;
+  releaseAllNow(): boolean;
   serve(options: ServeOptions, operation: number): void;
   stopServing(operation: number): void;
   defaultInstanceId(): string;
@@ -233,7 +233,7 @@ export interface Native {
   /** Where it listens. */
   serve(options: ServeOptions): Promise<string | undefined>;
   stopServing(): Promise<void>;
-  releaseAllNow(timeoutMs: number): boolean;
+  releaseAllNow(): boolean;
   stopCluster(): Promise<void>;
   defaultInstanceId(): string;
 }

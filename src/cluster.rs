@@ -447,10 +447,10 @@ pub fn open_apart(config: Config) -> Result<Arc<Cluster>, StartError> {
     Ok(cluster)
 }
 
-/// For a process that is ending: releases what is held without waiting for callbacks, and blocks for `limit` at
-/// most. `own` are the listeners of the thread that is ending, so that nothing runs there any more. Returns whether
+/// For a process that is ending: releases what is held without waiting for callbacks, and blocks for as long as the
+/// longest release may take. `own` are the listeners of the thread that is ending, so that nothing runs there any more. Returns whether
 /// all was released. Not to be called on the runtime.
-pub fn release_all_now(limit: Duration, own: &[ListenerId]) -> bool {
+pub fn release_all_now(own: &[ListenerId]) -> bool {
     let apart: Vec<_> = locked(&APART).iter().filter_map(Weak::upgrade).collect();
     let clusters = || running().into_iter().chain(apart.iter().cloned());
     let (mut awaited, mut left) = (Vec::new(), false);
@@ -462,9 +462,13 @@ pub fn release_all_now(limit: Duration, own: &[ListenerId]) -> bool {
             awaited.extend(elections);
         }
     }
-    if awaited.is_empty() {
+    let limit = awaited
+        .iter()
+        .map(|election| election.options.timing.release_limit())
+        .max();
+    let Some(limit) = limit else {
         return !left;
-    }
+    };
     let all = async {
         for election in &awaited {
             election.stopped().await;
@@ -1167,7 +1171,7 @@ mod tests {
             ]
         );
         *locked(&RUNNING) = Some(cluster.clone());
-        assert!(release_all_now(Duration::from_secs(10), &[]));
+        assert!(release_all_now(&[]));
         *locked(&RUNNING) = None;
         let late = cluster.join(&name, &options, heard).unwrap_err();
         let late = late.to_string();

@@ -324,12 +324,11 @@ pub fn stop_cluster(env: Env, operation: u32) {
     });
 }
 
-/// For a process that is ending: blocks until the leases are released, or for that long.
+/// For a process that is ending: blocks until the leases are released, or for as long as a release may take.
 #[napi(catch_unwind)]
-pub fn release_all_now(env: Env, timeout_ms: f64) -> bool {
-    let limit = Duration::try_from_secs_f64(timeout_ms / 1_000.0).unwrap_or_default();
+pub fn release_all_now(env: Env) -> bool {
     let own = Environment::of(env, |here| here.listeners());
-    cluster::release_all_now(limit, &own.unwrap_or_default())
+    cluster::release_all_now(&own.unwrap_or_default())
 }
 
 #[napi(catch_unwind)]
