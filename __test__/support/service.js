@@ -18,7 +18,7 @@ const answers = {
   token: async () => (await cluster.waitUntilLeader()).token,
   leader: () => JSON.stringify(cluster.getLeader()),
   id: () => cluster.getInstanceId(),
-  stepDown: () => cluster.stepDown({ pause: 5000 }),
+  stepDown: (pause = 5000) => cluster.stepDown({ pause: Number(pause) }),
   stop: () => stopCluster(),
   remaining: async () => (await cluster.waitUntilLeader()).remaining(),
   block: (ms) => {
