@@ -6,7 +6,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import whenleader from "../index.js";
 import child from "./support/child.js";
 import { isMissing, Server } from "./support/servers.mjs";
-import { Breaker, DATABASES } from "./support/sql-clients.mjs";
+import { DATABASES, Interceptor } from "./support/sql-clients.mjs";
 
 const { LeadershipLostError, startCluster, stopCluster, useCluster } = whenleader;
 const { PATIENCE, Program, ROOT } = child;
@@ -92,6 +92,15 @@ for (const [name, database] of Object.entries(DATABASES)) {
       const rows = await sql(`SELECT what FROM done WHERE what = '${what}'`);
       return rows.length;
     };
+
+    /** A pool whose connections meet a fate. */
+    async function behind(t, client, what, fate, options = {}) {
+      const interceptor = await Interceptor.before(server.port, what, fate);
+      t.after(() => interceptor.close());
+      const pool = client.pool(server.urlAt(interceptor.port), 1, options);
+      t.after(() => client.close(pool));
+      return pool;
+    }
 
     for (const client of database.clients) {
       const run = (title, body, options = {}) =>
@@ -340,10 +349,7 @@ for (const [name, database] of Object.entries(DATABASES)) {
       run(
         "when the answer to COMMIT is lost, nobody is told that it failed",
         async ({ term, insert, what, t }) => {
-          const breaker = await Breaker.before(server.port);
-          t.after(() => breaker.close());
-          const pool = client.pool(server.urlAt(breaker.port), 1);
-          t.after(() => client.close(pool));
+          const pool = await behind(t, client, /\bcommit\b/i, "break");
           const error = await failure(term.transaction(pool, (tx) => insert(tx, what)));
           assert.equal(error.code, "WHENLEADER_TRANSACTION", String(error));
           assert.equal(error.reason, "commit-unknown");
@@ -356,6 +362,44 @@ for (const [name, database] of Object.entries(DATABASES)) {
           await untilNothingIsOpen();
         },
       );
+
+      // The other clients wait for as long as it takes.
+      if (client.impatient) {
+        for (const [step, what] of Object.entries({
+          BEGIN: /\bbegin\b/i,
+          "the limits": /set_config/,
+          "the guard": /KEY SHARE/,
+          COMMIT: /\bcommit\b/i,
+          ROLLBACK: /\brollback\b/i,
+        })) {
+          run(
+            `when the client does not wait for ${step}, the pool does not get that connection back`,
+            async ({ t, term, insert, what: row }) => {
+              const pool = await behind(t, client, what, 600, client.impatient);
+              const own = new Error("of its own");
+              const error = await failure(
+                term.transaction(
+                  pool,
+                  async (tx) => {
+                    await insert(tx, row);
+                    if (step === "ROLLBACK") throw own;
+                  },
+                  { hold: true, timeout: PATIENCE },
+                ),
+              );
+              if (step === "ROLLBACK") assert.equal(error, own);
+              else if (step === "COMMIT") assert.equal(error.reason, "commit-unknown");
+              else assert.match(error.message, /timeout/);
+              // Whatever the pool gives next is outside of every transaction.
+              await insert(pool, `${row} next`);
+              assert.equal(await count(`${row} next`), 1);
+              await untilNothingIsOpen();
+              assert.equal(await count(`${row} next`), 1);
+              assert.equal(await count(row), step === "COMMIT" ? 1 : 0);
+            },
+          );
+        }
+      }
 
       run(
         "a connection that breaks ends the transaction at once, also for a function that waits for something else",

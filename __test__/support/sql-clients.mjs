@@ -7,7 +7,8 @@ const require = createRequire(import.meta.url);
 /**
  * @typedef {object} SqlClient
  * @property {string} name
- * @property {(url: string, max?: number) => any} pool
+ * @property {(url: string, max?: number, options?: object) => any} pool
+ * @property {object} [impatient]  options of a pool that waits for no answer for longer than 300 ms
  * @property {(tx: any, sql: string) => Promise<any[]>} rows  of a pool, a connection or a transaction
  * @property {(pool: any, fn: (tx: any) => Promise<any>) => Promise<any>} own  a transaction without the library
  * @property {(pool: any) => Promise<any>} [alone]  a connection without a transaction, where the client gives one
@@ -25,7 +26,9 @@ const connectionUrl = (url, max) => ({ uri: url, connectionLimit: max });
 /** @type {SqlClient} */
 const pg = {
   name: "pg",
-  pool: (url, max = 4) => new (require("pg").Pool)({ connectionString: url, max }),
+  pool: (url, max = 4, options = {}) =>
+    new (require("pg").Pool)({ connectionString: url, max, ...options }),
+  impatient: { query_timeout: 300 },
   rows: async (tx, sql) => (await tx.query(sql)).rows,
   async own(pool, fn) {
     const client = await pool.connect();
@@ -58,14 +61,15 @@ const postgres = {
 /** @returns {SqlClient} */
 const knex = (client) => ({
   name: `knex with ${client}`,
-  pool: (url, max = 4) =>
+  pool: (url, max = 4, options = {}) =>
     require("knex")({
       client,
-      connection: url,
+      connection: { ...(client === "pg" ? { connectionString: url } : { uri: url }), ...options },
       pool: { min: 0, max },
       // It tells of connections that were destroyed.
       log: { warn() {} },
     }),
+  ...(client === "pg" && { impatient: { query_timeout: 300 } }),
   rows: async (tx, sql) => {
     const answer = await tx.raw(sql);
     return client === "pg" ? answer.rows : answer[0];
@@ -193,19 +197,30 @@ export const DATABASES = {
   },
 };
 
-/** Passes everything on, but the answer to a COMMIT: the connection breaks instead. */
-export class Breaker {
+/**
+ * Passes everything on, until a client sends something that is looked for. Then, for that connection:
+ *
+ * - "break": what it asked goes on, and instead of the answer the connection breaks
+ * - "swallow": what it asked goes on, and no answer comes any more
+ * - a number: it goes on so many milliseconds later
+ */
+export class Interceptor {
   #server;
   #sockets = new Set();
 
-  /** @param {number} port */
-  static async before(port) {
-    const breaker = new Breaker();
-    breaker.#server = createServer((client) => {
+  /**
+   * @param {number} port
+   * @param {RegExp} what  in the bytes that clients send
+   * @param {"break" | "swallow" | number} fate
+   */
+  static async before(port, what, fate) {
+    const interceptor = new Interceptor();
+    interceptor.#server = createServer((client) => {
       const server = connect(port, "127.0.0.1");
-      let isOver = false;
+      let isMet = false;
+      let sent = Promise.resolve();
       for (const socket of [client, server]) {
-        breaker.#sockets.add(socket);
+        interceptor.#sockets.add(socket);
         socket.on("error", () => {});
         socket.on("close", () => {
           client.destroy();
@@ -213,18 +228,24 @@ export class Breaker {
         });
       }
       client.on("data", (bytes) => {
-        isOver ||= /\bcommit\b/i.test(bytes.toString("latin1"));
-        server.write(bytes);
+        const meets = what.test(bytes.toString("latin1"));
+        isMet ||= meets;
+        const isLate = meets && typeof fate === "number";
+        sent = sent
+          .then(() => (isLate ? new Promise((done) => setTimeout(done, fate)) : undefined))
+          .then(() => {
+            server.write(bytes);
+          });
       });
       server.on("data", (bytes) => {
-        if (isOver) client.destroy();
-        else client.write(bytes);
+        if (isMet && fate === "break") client.destroy();
+        else if (!isMet || fate !== "swallow") client.write(bytes);
       });
     });
     await new Promise((resolve) =>
-      breaker.#server.listen(0, "127.0.0.1", () => resolve(undefined)),
+      interceptor.#server.listen(0, "127.0.0.1", () => resolve(undefined)),
     );
-    return breaker;
+    return interceptor;
   }
 
   get port() {

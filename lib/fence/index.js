@@ -249,6 +249,8 @@ class Guarded {
   #stop;
   #isCommitting = false;
   #isOver = false;
+  /** A statement of the library's own has no answer, by the will of the client: it may be carried out later. */
+  #isUnsure = false;
 
   /**
    * @param {Term} term
@@ -276,8 +278,9 @@ class Guarded {
     let hasBegun = false;
     try {
       this.#check(await this.#step(this.#rules.before(this.#ask)));
-      await this.#until(session.begin());
+      // Also if the answer does not come: then it may begin later.
       hasBegun = true;
+      await this.#step(session.begin());
       this.#check(await this.#step(this.#rules.begun(this.#ask)));
       const value = await this.#until(call(fn, session.tx));
       // Until here: what comes is the library's alone.
@@ -301,7 +304,8 @@ class Guarded {
         session.destroy(toError(reason));
         throw reason;
       }
-      await this.#rollback(hasBegun);
+      if (this.#isUnsure) session.destroy(toError(error));
+      else await this.#rollback(hasBegun);
       throw error;
     }
   }
@@ -342,9 +346,8 @@ class Guarded {
       return error.reason;
     }
     const cause = error instanceof Interruption ? error.reason : error;
-    const { database } = this.#guard ?? {};
-    const isAnswer =
-      !(error instanceof Interruption) && (database?.isAnswer(Object(cause)) ?? isSqlError(cause));
+    const database = databaseOf(this.#session.dialect);
+    const isAnswer = !(error instanceof Interruption) && database?.isAnswer(Object(cause));
     this.#session.destroy(toError(cause));
     // It did not do it, and if it waited for too long, that is why.
     if (isAnswer) return this.#term.isCurrent() ? cause : guess(this.#term, cause);
@@ -396,7 +399,9 @@ class Guarded {
     try {
       return await this.#until(answered);
     } catch (error) {
-      if (error instanceof Interruption || this.#guard === undefined) throw error;
+      if (error instanceof Interruption) throw error;
+      this.#isUnsure = databaseOf(this.#session.dialect)?.isAnswer(Object(error)) === false;
+      if (this.#guard === undefined) throw error;
       throw meaningOf(this.#term, this.#guard, error, "transaction");
     }
   }
@@ -454,11 +459,6 @@ function over() {
 /** @param {unknown} error */
 function toError(error) {
   return error instanceof Error ? error : new Error(String(error));
-}
-
-/** Whether it is the answer of a database, of whatever kind. @param {unknown} error */
-function isSqlError(error) {
-  return ["postgres", "mysql"].some((name) => databaseOf(name)?.isAnswer(Object(error)));
 }
 
 // ---- the term, and what the database says of it ----

@@ -73,6 +73,8 @@ class KnexSession {
     /** @type {Promise<void>} */
     const begun = new Promise((resolve, reject) => {
       const run = (/** @type {any} */ trx) => {
+        // It goes on when BEGIN has failed, as if that had ended it.
+        if (trx.isCompleted()) return;
         this.#take(trx);
         return new Promise((end, fail) => {
           this.#end = { resolve: () => end(undefined), reject: fail };
