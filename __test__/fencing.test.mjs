@@ -54,6 +54,8 @@ for (const [name, database] of Object.entries(DATABASES)) {
       // The cluster lasts as long as somebody takes part.
       await useCluster().waitUntilLeader({ timeout: PATIENCE });
       await sql("CREATE TABLE done (what VARCHAR(100) NOT NULL)");
+      if (database.deadlock)
+        await sql("CREATE TABLE pairs (name VARCHAR(100) PRIMARY KEY, n INT NOT NULL)");
     });
     after(async () => {
       if (!server) return;
@@ -120,7 +122,11 @@ for (const [name, database] of Object.entries(DATABASES)) {
         run(
           `${how}, what the function wrote is committed, and its connection is as before`,
           async ({ pool, term, insert, what, rows }) => {
-            const [before] = await rows(pool, database.settings);
+            const settings = async () => [
+              (await rows(pool, database.settings))[0],
+              (await rows(pool, database.connectionId))[0],
+            ];
+            const before = await settings();
             const value = await term.transaction(
               pool,
               async (tx) => {
@@ -131,18 +137,22 @@ for (const [name, database] of Object.entries(DATABASES)) {
             );
             assert.equal(value, 42);
             assert.equal(await count(what), 1);
-            assert.deepEqual(await rows(pool, database.settings), [before]);
+            assert.deepEqual(await settings(), before);
             const tx = await term.transaction(pool, (tx) => ({ tx }), { hold });
             const late = await failure(client.rows(tx.tx, "SELECT 1"));
             assert.ok(late instanceof Error);
-            assert.deepEqual(await rows(pool, database.settings), [before]);
+            assert.deepEqual(await settings(), before);
           },
         );
 
         run(
           `${how}, an error of the function passes through, and nothing is committed`,
           async ({ pool, term, insert, what, rows }) => {
-            const [before] = await rows(pool, database.settings);
+            const settings = async () => [
+              (await rows(pool, database.settings))[0],
+              (await rows(pool, database.connectionId))[0],
+            ];
+            const before = await settings();
             const own = new Error("of its own");
             const write = async (tx) => {
               await insert(tx, what);
@@ -150,7 +160,7 @@ for (const [name, database] of Object.entries(DATABASES)) {
             };
             assert.equal(await failure(term.transaction(pool, write, { hold })), own);
             assert.equal(await count(what), 0);
-            assert.deepEqual(await rows(pool, database.settings), [before]);
+            assert.deepEqual(await settings(), before);
           },
         );
 
@@ -330,21 +340,122 @@ for (const [name, database] of Object.entries(DATABASES)) {
       );
 
       run(
-        "a function that ends the transaction by itself is told so",
+        "a text that plainly ends the transaction is refused, and nothing is sent",
+        async ({ pool, term, insert, what, rows }) => {
+          for (const text of [
+            ...["COMMIT", "rollback;", "/* now */ Commit", "-- now\nROLLBACK WORK", "BEGIN"],
+            ...["START TRANSACTION", "end", "SET autocommit = 1"],
+          ]) {
+            const refused = await failure(
+              term.transaction(pool, async (tx) => {
+                await insert(tx, what);
+                await rows(tx, text);
+              }),
+            );
+            assert.ok(refused instanceof TypeError, `${text}: ${refused}`);
+            assert.match(refused.message, /is refused: .* return from the function/);
+            // Also for a function that minds nothing: it is in its transaction still.
+            await term.transaction(pool, async (tx) => {
+              await insert(tx, `${what} ${text.length}`);
+              await rows(tx, text).catch(() => {});
+              await rows(tx, "SAVEPOINT mine");
+              await rows(tx, "ROLLBACK TO SAVEPOINT mine");
+            });
+          }
+          assert.equal(await count(what), 0);
+        },
+      );
+
+      run(
+        "a function that ends the transaction by itself is told so, and what becomes of the rest",
         async ({ pool, term, insert, what, rows }) => {
           const error = await failure(
             term.transaction(pool, async (tx) => {
-              await rows(tx, "COMMIT");
-              await rows(tx, "BEGIN");
               await insert(tx, what);
+              await rows(tx, database.ends(what));
+              await insert(tx, `${what} after`);
             }),
           );
           assert.equal(error.code, "WHENLEADER_TRANSACTION", String(error));
           assert.equal(error.reason, "ended-early");
-          assert.equal(await count(what), 0);
+          assert.equal(await count(what), 1);
+          const isRolledBack = (await count(`${what} after`)) === 0;
+          assert.equal(isRolledBack, database.rollsBackTheRest);
+          assert.match(error.message, isRolledBack ? /is rolled back/ : /so may be what came after/);
           assert.equal((await rows(pool, "SELECT 1")).length, 1);
+          await untilNothingIsOpen();
         },
       );
+
+      if (database.deadlock) {
+        run(
+          "a deadlock that the function passes over ends it, and nothing is committed",
+          async ({ pool, term, insert, what, rows }) => {
+            await sql(`INSERT INTO pairs VALUES ('${what} 1', 0), ('${what} 2', 0)`);
+            const update = (tx, i) =>
+              rows(tx, `UPDATE pairs SET n = n + 1 WHERE name = '${what} ${i}'`);
+            for (const goesOn of [true, false]) {
+              const other = admin.pool(server.url, 1);
+              const rival = await admin.alone(other);
+              /** @type {any} */
+              let swallowed;
+              /** @type {any} */
+              let later;
+              const error = await failure(
+                term.transaction(
+                  pool,
+                  async (tx) => {
+                    await insert(tx, what);
+                    await update(tx, 1);
+                    await admin.rows(rival, "START TRANSACTION");
+                    // Of two the server rolls back the one that has written less.
+                    await admin.rows(
+                      rival,
+                      `INSERT INTO done SELECT '${what} rival' FROM information_schema.COLUMNS LIMIT 100`,
+                    );
+                    await admin.rows(
+                      rival,
+                      `UPDATE pairs SET n = n + 1 WHERE name = '${what} 2'`,
+                    );
+                    const waiting = admin.rows(
+                      rival,
+                      `UPDATE pairs SET n = n + 1 WHERE name = '${what} 1'`,
+                    );
+                    await sleep(100);
+                    swallowed = await failure(update(tx, 2));
+                    if (goesOn) later = await failure(insert(tx, what));
+                    await waiting;
+                  },
+                  { timeout: PATIENCE },
+                ),
+              );
+              await admin.rows(rival, "ROLLBACK");
+              rival.release();
+              await admin.close(other);
+              assert.equal(swallowed.errno, 1213, String(swallowed));
+              if (goesOn) assert.equal(later.errno, 1213, String(later));
+              assert.equal(error.errno, 1213, String(error));
+              assert.equal(await count(what), 0);
+            }
+          },
+        );
+
+        run(
+          "what is not caught by its error is rolled back as well: a statement that rolls back by itself",
+          async ({ pool, term, insert, what, rows }) => {
+            // A stream tells its errors to nobody but who reads it; this is the same for a server.
+            const error = await failure(
+              term.transaction(pool, async (tx) => {
+                await insert(tx, what);
+                await rows(tx, "/*! ROLLBACK */");
+                await insert(tx, what);
+              }),
+            );
+            assert.equal(error.reason, "ended-early");
+            assert.equal(await count(what), 0);
+          },
+        );
+      }
 
       run(
         "when the answer to COMMIT is lost, nobody is told that it failed",

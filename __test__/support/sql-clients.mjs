@@ -132,6 +132,9 @@ const promises = {
  * @property {SqlClient[]} clients
  * @property {string} sleep  a statement that takes a minute
  * @property {string} settings  one row: what a connection that is clean says of itself
+ * @property {(name: string) => string} ends  a statement that commits, and does not plainly say so
+ * @property {boolean} rollsBackTheRest  what comes after such a one
+ * @property {boolean} [deadlock]  after one the server goes on outside of the transaction
  * @property {string} open  a row for each transaction of others that is open
  * @property {string} connectionId  one row
  * @property {(id: number) => string} kill  a statement that ends a connection
@@ -147,6 +150,8 @@ export const DATABASES = {
     kind: "postgres",
     clients: [pg, postgres, knex("pg")],
     sleep: "SELECT pg_sleep(60)",
+    ends: () => "SELECT 1; COMMIT",
+    rollsBackTheRest: false,
     settings:
       "SELECT current_setting('idle_in_transaction_session_timeout') AS idle, " +
       "current_setting('statement_timeout') AS statement, " +
@@ -176,9 +181,12 @@ export const DATABASES = {
     kind: "mariadb",
     clients: [callbacks, promises, knex("mysql2")],
     sleep: "SELECT SLEEP(60)",
+    ends: (name) => `CREATE TABLE made_by_${name} (i INT)`,
+    rollsBackTheRest: true,
+    deadlock: true,
     settings:
       "SELECT @@SESSION.wait_timeout AS idle, @@SESSION.innodb_lock_wait_timeout AS locks, " +
-      "@@SESSION.max_statement_time AS statement, @@in_transaction AS inside",
+      "@@SESSION.max_statement_time AS statement, @@SESSION.autocommit AS autocommit, @@in_transaction AS inside",
     open: "SELECT trx_mysql_thread_id AS id, trx_state AS state, trx_query AS query FROM information_schema.INNODB_TRX WHERE trx_mysql_thread_id <> CONNECTION_ID()",
     connectionId: "SELECT CONNECTION_ID() AS id",
     kill: (id) => `KILL ${id}`,

@@ -42,6 +42,8 @@ const { ENDED_EARLY, databaseOf } = require("./sql.js");
  * @property {() => Promise<void>} acquire
  * @property {() => Promise<void>} begin
  * @property {unknown} tx  what the application's function gets
+ * @property {{ error: unknown } | null} failed  the error of a statement of the function, who may have passed over it,
+ *   where that ends the transaction without everybody's knowing
  * @property {Ask} ask
  * @property {(reason: unknown) => void} close  of tx
  * @property {() => Promise<unknown>} commit
@@ -59,8 +61,8 @@ const { ENDED_EARLY, databaseOf } = require("./sql.js");
 
 /** @typedef {(watch: Watch) => Session} Open */
 
-/** A term that nobody else could have: there is nothing to ask. @type {Rules} */
-const ALONE = {
+/** In a database of which nothing is known, for a term that nobody else could have. @type {Rules} */
+const UNKNOWN = {
   before: async () => "current",
   begun: async () => "current",
   ending: async () => "current",
@@ -146,7 +148,8 @@ async function transaction(term, guardOf, pool, fn, options) {
   }
   const guard = guardIn(term, guardOf, dialect, "transaction");
   const terms = guard && termsOf(guard, hold, timeout);
-  const rules = guard && terms ? guard.database.rules(terms) : ALONE;
+  const rules =
+    guard && terms ? guard.database.rules(terms) : (databaseOf(dialect)?.alone() ?? UNKNOWN);
   const limit = terms ? terms.limit : timeout;
   const stop = new Stop(term, limit);
   const session = open({
@@ -285,7 +288,7 @@ class Guarded {
       const value = await this.#until(call(fn, session.tx));
       // Until here: what comes is the library's alone.
       session.close(over());
-      this.#check(await this.#step(this.#rules.ending(this.#ask)));
+      await this.#end();
       refuseLost(this.#term);
       await this.#commit();
       await this.#giveBack();
@@ -329,6 +332,18 @@ class Guarded {
         () => {},
       );
       throw error.reason;
+    }
+  }
+
+  async #end() {
+    try {
+      this.#check(await this.#step(this.#rules.ending(this.#ask)));
+    } catch (error) {
+      const { failed } = this.#session;
+      if (failed === null || error instanceof Interruption) throw error;
+      if (error instanceof LeadershipLostError) throw error;
+      // That came of it.
+      throw failed.error;
     }
   }
 
@@ -384,7 +399,9 @@ class Guarded {
 
   /** @param {string | undefined} word */
   #check(word) {
-    if (this.#guard === undefined || word === undefined) return;
+    if (word === undefined) return;
+    if (word === ENDED_EARLY) throw endedEarly(this.#term, this.#session.dialect);
+    if (this.#guard === undefined) return;
     const trouble = troubleOf(this.#term, this.#guard, word, "transaction");
     if (trouble !== undefined) throw trouble;
   }
@@ -576,19 +593,24 @@ function termsOf({ statements, leaseDuration }, hold, timeout) {
  */
 function troubleOf(term, guard, word, method) {
   if (word === "current") return undefined;
-  if (word === ENDED_EARLY) {
-    return new ElectionError(
-      "WHENLEADER_TRANSACTION",
-      "the function of term.transaction() ended its transaction by itself, by COMMIT, ROLLBACK, or (in MySQL and " +
-        "MariaDB) by a statement such as CREATE TABLE: what it committed was not guarded, and what came after it is " +
-        "rolled back. Leave the end to the library",
-      { election: term.election, reason: ENDED_EARLY },
-    );
-  }
   if (word !== undefined && REASONS.has(word)) {
     return lost(term, /** @type {import("../../index.js").LossReason} */ (word));
   }
   return otherDatabase(term, guard, method);
+}
+
+/**
+ * @param {Term} term
+ * @param {string} dialect
+ */
+function endedEarly(term, dialect) {
+  return new ElectionError(
+    "WHENLEADER_TRANSACTION",
+    "the function of term.transaction() ended its transaction by itself, by COMMIT or ROLLBACK, or (in MySQL and " +
+      "MariaDB) by a statement such as CREATE TABLE, or it went on after an error that had: what was committed so was " +
+      `not guarded; ${databaseOf(dialect)?.afterEnd}. Leave the end to the library`,
+    { election: term.election, reason: ENDED_EARLY },
+  );
 }
 
 /**

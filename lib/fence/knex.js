@@ -1,9 +1,10 @@
 // knex, over pg or mysql2. Its transaction runs on a connection that is taken out of its pool here, so that what
 // guards it is said on that very connection.
 
-const { askMysql, destroyMysql } = require("./mysql2.js");
-const { askPg, endPg } = require("./pg.js");
+const { askMysql, destroyMysql, guardedCore } = require("./mysql2.js");
+const { askPg, endPg, guardedPg } = require("./pg.js");
 const { Gate, refuses } = require("./gate.js");
+const { databaseOf } = require("./sql.js");
 
 /** @param {any} value */
 const isKnex = (value) =>
@@ -57,10 +58,10 @@ class KnexSession {
    * @param {import("./index.js").Watch} watch
    */
   constructor(knex, { onBroken, lost }) {
-    this.#gate = new Gate(lost);
     this.#knex = knex;
     this.#onBroken = onBroken;
     this.dialect = knexDialect(knex);
+    this.#gate = new Gate(lost, databaseOf(this.dialect)?.verdict);
   }
 
   async acquire() {
@@ -89,6 +90,10 @@ class KnexSession {
 
   get tx() {
     return this.#trx;
+  }
+
+  get failed() {
+    return this.#gate.failed;
   }
 
   /** @param {string} text */
@@ -165,20 +170,37 @@ class KnexSession {
     Object.assign(trx, { commit: refuses, rollback: refuses });
     const { client } = trx;
     const { query, stream } = client;
-    const gated =
-      (/** @type {(...values: any[]) => any} */ send) =>
-      (/** @type {any[]} */ ...values) =>
-        // knex itself still ends it.
-        this.#end !== null && this.#gate.closed
-          ? Promise.reject(this.#gate.reason)
-          : send.apply(client, values);
-    client.query = gated(query);
-    client.stream = gated(stream);
+    const connection = this.#guarded();
+    // Who asks for it: transactions within this one, and what knows the client itself.
+    client.acquireConnection = async () => connection;
+    client.query = async (/** @type {any} */ _, /** @type {any} */ statement) => {
+      // What knex itself ends it with.
+      const isKnexOwn = this.#end === null && typeof statement === "string";
+      const objection = isKnexOwn ? undefined : this.#gate.objection(textOf(statement));
+      if (objection !== undefined) throw objection;
+      return this.#gate.noted(query.call(client, this.#connection, statement));
+    };
+    client.stream = async (/** @type {any[]} */ _, /** @type {any[]} */ ...values) => {
+      const objection = this.#gate.objection(textOf(values[0]));
+      if (objection !== undefined) throw objection;
+      return this.#gate.noted(stream.call(client, this.#connection, ...values));
+    };
+  }
+
+  #guarded() {
+    if (this.dialect === "mysql") return guardedCore(this.#gate, this.#connection);
+    if (this.dialect === "postgres") return guardedPg(this.#gate, this.#connection);
+    return this.#connection;
   }
 
   #giveBack() {
     if (this.#trx !== null) Object.assign(this.#trx, this.#ending);
   }
+}
+
+/** @param {any} statement */
+function textOf(statement) {
+  return typeof statement === "string" ? statement : statement?.sql;
 }
 
 module.exports = { KnexSession, askKnex, isKnex, isKnexTransaction, knexDialect };

@@ -1,7 +1,8 @@
 // node-postgres: a Pool, and the clients that it gives out.
 
 const { connect } = require("node:net");
-const { Gate, pause } = require("./gate.js");
+const { Gate } = require("./gate.js");
+const { pause } = require("./pause.js");
 
 /** The number of a request to cancel, in PostgreSQL's protocol. */
 const CANCEL = 80_877_102;
@@ -60,7 +61,11 @@ class PgSession {
   }
 
   get tx() {
-    return this.#gate.guard(this.#client, { asks: ["query"], refused: ["release", "end"] });
+    return guardedPg(this.#gate, this.#client);
+  }
+
+  get failed() {
+    return this.#gate.failed;
   }
 
   /** @param {string} text */
@@ -99,6 +104,17 @@ class PgSession {
     client.off("error", this.#onBroken);
     endPg(client, client.query.bind(client), () => client.release(reason));
   }
+}
+
+/**
+ * @param {Gate} gate
+ * @param {any} client
+ * @returns {any}
+ */
+function guardedPg(gate, client) {
+  // Below it is the protocol, which knows nothing of a gate.
+  const own = { connection: undefined };
+  return gate.guard(client, { asks: ["query"], refused: ["release", "end"], own });
 }
 
 /**
@@ -148,4 +164,4 @@ function cancelPg(client) {
   socket.write(message);
 }
 
-module.exports = { PgSession, askPg, endPg, isPgClient, isPgPool };
+module.exports = { PgSession, askPg, endPg, guardedPg, isPgClient, isPgPool };
