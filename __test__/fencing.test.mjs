@@ -1,15 +1,19 @@
 // Transactions that a deposed leader cannot commit, with every client, on real databases.
 import assert from "node:assert/strict";
 import { spawnSync } from "node:child_process";
+import { writeFile } from "node:fs/promises";
+import { join } from "node:path";
 import { after, before, describe, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import whenleader from "../index.js";
 import child from "./support/child.js";
 import { isMissing, Server } from "./support/servers.mjs";
 import { DATABASES, Interceptor } from "./support/sql-clients.mjs";
+import temp from "./support/temp.js";
 
 const { LeadershipLostError, startCluster, stopCluster, useCluster } = whenleader;
 const { PATIENCE, Program, ROOT } = child;
+const { newFolder } = temp;
 
 const LEASE = 3_000;
 const RENEW = 500;
@@ -340,6 +344,87 @@ for (const [name, database] of Object.entries(DATABASES)) {
       );
 
       run(
+        "each way to ask is closed when the transaction is over, however far it was prepared",
+        async ({ pool, term, what, rows }) => {
+          const dir = newFolder();
+          const text = `INSERT INTO done VALUES ('${what}')`;
+          await writeFile(join(dir, "late.sql"), text);
+          /** @type {any} */
+          let ways;
+          const [{ id }] = await rows(pool, database.connectionId);
+          await term.transaction(pool, async (tx) => {
+            ways = await client.ways(tx, text, join(dir, "late.sql"));
+          });
+          // The only connection is somebody else's by now.
+          assert.equal((await rows(pool, database.connectionId))[0].id, id);
+          for (const [way, ask] of Object.entries(ways)) {
+            const error = await failure((async () => ask())());
+            assert.ok(error instanceof Error, way);
+            assert.match(error.message, /has returned|reading 'query'|already complete/, way);
+          }
+          await term.transaction(pool, () => {});
+          assert.equal(await count(what), 0);
+          assert.equal((await rows(pool, database.connectionId))[0].id, id);
+        },
+      );
+
+      run(
+        "each way to end the transaction is refused, and it goes on",
+        async ({ pool, term, insert, what, rows }) => {
+          /** @type {string[]} */
+          let ways = [];
+          const [{ id }] = await rows(pool, database.connectionId);
+          await term.transaction(pool, async (tx) => {
+            await insert(tx, what);
+            ways = Object.keys(client.ends(tx));
+          });
+          assert.ok(ways.length > 3);
+          for (const way of ways) {
+            const error = await failure(
+              term.transaction(pool, async (tx) => {
+                await insert(tx, `${what} more`);
+                await client.ends(tx)[way]();
+              }),
+            );
+            assert.ok(error instanceof TypeError, `${way}: ${error}`);
+            assert.match(error.message, /return from the function/, way);
+          }
+          assert.equal(await count(what), 1);
+          assert.equal(await count(`${what} more`), 0);
+          assert.equal((await rows(pool, database.connectionId))[0].id, id);
+        },
+      );
+
+      run(
+        "a part of the transaction that outlives it says nothing on a connection that somebody else has",
+        async ({ pool, term, insert, what, rows }) => {
+          const over = Promise.withResolvers?.() ?? withResolvers();
+          /** @type {any} */
+          let part;
+          await term.transaction(pool, async (tx) => {
+            const nested = nestedIn(tx) ?? ((fn) => fn(tx));
+            const begun = Promise.withResolvers?.() ?? withResolvers();
+            part = failure(
+              nested(async (inner) => {
+                await insert(inner, what);
+                begun.resolve();
+                await over.promise;
+                throw new Error("too late");
+              }),
+            );
+            await begun.promise;
+          });
+          await client.own(pool, async (tx) => {
+            over.resolve();
+            await part;
+            await rows(tx, "SELECT 1");
+            await insert(tx, what);
+          });
+          assert.equal(await count(what), 2);
+        },
+      );
+
+      run(
         "a text that plainly ends the transaction is refused, and nothing is sent",
         async ({ pool, term, insert, what, rows }) => {
           for (const text of [
@@ -653,7 +738,7 @@ for (const [name, database] of Object.entries(DATABASES)) {
           "of its own",
           // An error in PostgreSQL ends all of it, whoever minds; in the others it ends its statement.
           `after an error ${name === "postgres" ? "25P02" : "undefined"}`,
-          "after a commit ended-early",
+          "after a commit true",
           "lost stopped",
           "end",
         ]);
@@ -872,7 +957,7 @@ function onItsOwn(t, client, url, what, env, ends = "") {
       const code = await passesOver.then(() => undefined, ({ code }) => code);
       console.log("after an error", code === "42703" ? "25P02" : code);
       const ends = term.transaction(pool, (tx) => client.rows(tx, ${JSON.stringify(ends)}));
-      console.log("after a commit", await ends.catch(({ reason }) => reason));
+      console.log("after a commit", (await ends.catch(({ reason }) => reason)) === "ended-early");
       let begun;
       const hasBegun = new Promise((done) => (begun = done));
       const stopped = term.transaction(pool, async (tx) => {

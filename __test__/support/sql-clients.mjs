@@ -11,8 +11,11 @@ const require = createRequire(import.meta.url);
  * @property {object} [impatient]  options of a pool that waits for no answer for longer than 300 ms
  * @property {(tx: any, sql: string) => Promise<any[]>} rows  of a pool, a connection or a transaction
  * @property {(pool: any, fn: (tx: any) => Promise<any>) => Promise<any>} own  a transaction without the library
- * @property {(pool: any) => Promise<any>} [alone]  a connection without a transaction, where the client gives one
  * @property {(pool: any) => Promise<unknown>} close
+ * @property {(pool: any) => Promise<any>} [alone]  a connection without a transaction, where the client gives one
+ * @property {(tx: any, sql: string, file: string) => Promise<Record<string, () => unknown>>} ways  each of the ways to
+ *   ask, prepared as far as it goes within the transaction; a file has the statement in it
+ * @property {(tx: any) => Record<string, () => unknown>} ends  each of the ways to end it
  */
 
 /** @param {(done: (error: any, value?: any) => void) => void} call */
@@ -20,6 +23,29 @@ const promised = (call) =>
   new Promise((resolve, reject) =>
     call((error, value) => (error ? reject(error) : resolve(value))),
   );
+
+/** Of what mysql2 gives without a callback. */
+const emitted = (command) =>
+  new Promise((resolve, reject) => {
+    command.on("error", reject);
+    command.on("end", resolve);
+  });
+
+const streamed = async (stream) => {
+  for await (const _ of stream);
+};
+
+/** What a block with `using` would do at its end. */
+const disposed = async (tx) => {
+  for (const symbol of [Symbol.asyncDispose, Symbol.dispose]) await tx[symbol]?.();
+  throw new TypeError("return from the function: there is nothing to dispose of");
+};
+
+/** What a client does not have, nobody can call. */
+const refused = (method) => {
+  if (method === undefined)
+    throw new TypeError("return from the function: there is no such method");
+};
 
 const connectionUrl = (url, max) => ({ uri: url, connectionLimit: max });
 
@@ -45,6 +71,23 @@ const pg = {
     }
   },
   alone: (pool) => pool.connect(),
+  async ways(tx, sql) {
+    const { Query } = require("pg");
+    return {
+      query: () => tx.query(sql),
+      "query with values": () => tx.query(`${sql} -- $1`, []),
+      "query with a callback": () => promised((done) => tx.query(sql, done)),
+      "query of an object": () => tx.query({ text: sql, name: "by-name" }),
+      "query that is submitted": () => promised((done) => tx.query(new Query(sql, done))),
+      connection: () => tx.connection.query(sql),
+    };
+  },
+  ends: (tx) => ({
+    release: () => tx.release(),
+    end: () => tx.end(),
+    query: () => tx.query({ text: "COMMIT" }),
+    "with using": () => disposed(tx),
+  }),
   close: (pool) => pool.end(),
 };
 
@@ -55,6 +98,38 @@ const postgres = {
   rows: async (tx, sql) => [...(await tx.unsafe(sql))],
   own: (pool, fn) => pool.begin(fn),
   alone: (pool) => pool.reserve(),
+  async ways(tx, sql, file) {
+    const words = Object.assign([sql], { raw: [sql] });
+    let late;
+    await tx.savepoint((inner) => {
+      late = inner;
+    });
+    return {
+      "a template": () => tx(words),
+      unsafe: () => tx.unsafe(sql),
+      "unsafe with values": () => tx.unsafe(sql, [], { prepare: true }),
+      file: () => tx.file(file),
+      notify: () => tx.notify("somebody", "something"),
+      "a cursor": () => tx.unsafe(sql).cursor(1, () => {}),
+      "an iterator": () => tx.unsafe(sql).cursor(1)[Symbol.asyncIterator]().next(),
+      forEach: () => tx.unsafe(sql).forEach(() => {}),
+      raw: () => tx.unsafe(sql).raw(),
+      values: () => tx.unsafe(sql).values(),
+      describe: () => tx.unsafe(sql).describe(),
+      execute: () => tx.unsafe(sql).execute(),
+      simple: () => tx.unsafe(sql).simple(),
+      savepoint: () => tx.savepoint((inner) => inner.unsafe(sql)),
+      "savepoint of a template": () => tx.savepoint(words),
+      "within a savepoint": () => late.unsafe(sql),
+      "a savepoint within one": () => late.savepoint((inner) => inner.unsafe(sql)),
+    };
+  },
+  ends: (tx) => ({
+    prepare: () => tx.prepare("later"),
+    unsafe: () => tx.unsafe("COMMIT"),
+    "a template": () => tx`COMMIT`,
+    "within a savepoint": () => tx.savepoint((inner) => inner`COMMIT`),
+  }),
   close: (pool) => pool.end({ timeout: 5 }),
 };
 
@@ -75,6 +150,40 @@ const knex = (client) => ({
     return client === "pg" ? answer.rows : answer[0];
   },
   own: (pool, fn) => pool.transaction(fn),
+  async ways(tx, sql) {
+    const raw = await tx.client.acquireConnection();
+    let inner;
+    let nested;
+    await tx.transaction(async (within) => {
+      nested = within;
+      await within.transaction(async (withinThat) => {
+        inner = withinThat;
+      });
+    });
+    return {
+      raw: () => tx.raw(sql),
+      "a builder": () => tx("done").insert({ what: /'(.*)'/.exec(sql)[1] }),
+      ...(client === "mysql2" && { stream: () => streamed(tx.raw(sql).stream()) }),
+      connection: () => promised((done) => raw.query(sql, done)),
+      "a transaction within": () => tx.transaction((within) => within.raw(sql)),
+      "within a transaction": () => nested.raw(sql),
+      "within one of that": () => inner.raw(sql),
+      "its connection": async () => {
+        const connection = await inner.client.acquireConnection();
+        await promised((done) => connection.query(sql, done));
+      },
+    };
+  },
+  ends: (tx) => ({
+    commit: () => tx.commit(),
+    rollback: () => tx.rollback(),
+    raw: () => tx.raw("COMMIT"),
+    "within a transaction": () => tx.transaction((inner) => inner.raw("COMMIT")),
+    connection: async () => {
+      const raw = await tx.client.acquireConnection();
+      await promised((done) => raw.query("COMMIT", done));
+    },
+  }),
   close: (pool) => pool.destroy(),
 });
 
@@ -98,6 +207,32 @@ const callbacks = {
     }
   },
   alone: (pool) => promised((done) => pool.getConnection(done)),
+  ways: async (tx, sql) => {
+    const statement = await promised((done) => tx.prepare(sql, done));
+    return {
+      query: () => promised((done) => tx.query(sql, done)),
+      "query of an object": () => promised((done) => tx.query({ sql, values: [] }, done)),
+      "query without a callback": () => emitted(tx.query(sql)),
+      stream: () => streamed(tx.query(sql).stream()),
+      execute: () => promised((done) => tx.execute(sql, done)),
+      "execute with values": () => promised((done) => tx.execute(sql, [], done)),
+      prepare: () => promised((done) => tx.prepare(sql, done)),
+      "a statement": () => promised((done) => statement.execute([], done)),
+      ping: () => promised((done) => tx.ping(done)),
+      addCommand: () => emitted(tx.addCommand({ sql })),
+      unprepare: async () => {
+        const unprepared = tx.unprepare(sql);
+        if (unprepared) await promised((done) => unprepared.execute([], done));
+      },
+      ...(await promises.ways(tx.promise(), sql, "of promise()")),
+    };
+  },
+  ends: (tx) => ({
+    ...promises.ends(tx),
+    ...Object.fromEntries(
+      Object.entries(promises.ends(tx.promise())).map(([way, end]) => [`${way} of promise()`, end]),
+    ),
+  }),
   close: (pool) => promised((done) => pool.end(done)),
 };
 
@@ -121,6 +256,35 @@ const promises = {
     }
   },
   alone: (pool) => pool.getConnection(),
+  async ways(tx, sql, of = "") {
+    const statement = await tx.prepare(sql);
+    const ways = {
+      query: () => tx.query(sql),
+      execute: () => tx.execute(sql),
+      prepare: () => tx.prepare(sql),
+      "a statement": () => statement.execute([]),
+      "the statement of a statement": () =>
+        promised((done) => statement.statement.execute([], done)),
+      ping: () => tx.ping(),
+      connection: () => promised((done) => tx.connection.query(sql, done)),
+      "the connection's promises": () => tx.connection.promise().query(sql),
+    };
+    return Object.fromEntries(Object.entries(ways).map(([way, ask]) => [`${way} ${of}`, ask]));
+  },
+  ends: (tx) => ({
+    ...Object.fromEntries(
+      [
+        ...["commit", "rollback", "beginTransaction", "release", "destroy", "end", "close"],
+        ...["changeUser", "reset"],
+      ].map((method) => [method, async () => tx[method]?.(() => {}) ?? refused(tx[method])]),
+    ),
+    query: async () => {
+      const answer = tx.query("COMMIT", ...(tx.promise ? [undefined] : []));
+      await (answer.then ? answer : emitted(answer));
+    },
+    ...(tx.connection && { connection: async () => tx.connection.commit() }),
+    "with using": () => disposed(tx),
+  }),
   close: (pool) => pool.end(),
 };
 
