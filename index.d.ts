@@ -148,7 +148,7 @@ export interface Term {
   transaction<Pool extends TransactionPool, Result>(
     pool: Pool,
     fn: (tx: TransactionOf<Pool>) => Result,
-    options?: GuardOptions,
+    options?: TransactionOptions,
   ): Promise<Awaited<Result>>;
 
   /**
@@ -187,6 +187,15 @@ export interface GuardOptions {
    *   a takeover, takes at most the duration of a lease in any case
    */
   timeout?: number;
+}
+
+export interface TransactionOptions extends GuardOptions {
+  /**
+   * How far the transaction is kept apart from others. The function cannot set it: its transaction has begun by then.
+   *
+   * @default what the database, or the session, has
+   */
+  isolationLevel?: "read committed" | "repeatable read" | "serializable";
 }
 
 /** A pool of `pg`, `postgres`, `mysql2` or `knex`, told by its shape. */

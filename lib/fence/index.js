@@ -54,9 +54,12 @@ const { ENDED_EARLY, databaseOf } = require("./sql.js");
  */
 
 /**
+ * What one of term.transaction() needs to know.
+ *
  * @typedef {object} Watch
  * @property {(error: unknown) => void} onBroken  the connection is lost while nothing is asked
  * @property {() => unknown} lost  why the term is over, if it is
+ * @property {string | undefined} isolationLevel  of the transaction, in words of SQL
  */
 
 /** @typedef {(watch: Watch) => Session} Open */
@@ -74,6 +77,8 @@ const CLIENTS = "pg, postgres, mysql2 (with callbacks or promises) and knex";
 const GRACE = 250;
 /** How long news are waited for that are under way. */
 const NEWS = 250;
+/** What the end of a transaction may take where there is no lease that says so. */
+const LAST_LIMIT = 15_000;
 /** Of the words of a guard: what ended a term. */
 const REASONS = new Set(["expired", "released", "taken"]);
 
@@ -132,11 +137,11 @@ async function verifyIn(term, guard, ask, isInside, terms) {
  * @param {() => Guard | null | undefined} guardOf
  * @param {unknown} pool
  * @param {(tx: any) => T} fn
- * @param {{ hold?: boolean, timeout?: number }} [options]
+ * @param {{ hold?: boolean, timeout?: number, isolationLevel?: string }} [options]
  * @returns {Promise<Awaited<T>>}
  */
 async function transaction(term, guardOf, pool, fn, options) {
-  const { hold, timeout } = checkOptions(options, "transaction");
+  const { hold, timeout, isolationLevel } = checkOptions(options, "transaction");
   const { dialect, open } = poolOf(pool);
   if (typeof fn !== "function") {
     throw new TypeError(`term.transaction(pool, fn): fn must be a function, not ${shown(fn)}`);
@@ -155,6 +160,7 @@ async function transaction(term, guardOf, pool, fn, options) {
   const session = open({
     onBroken: (error) => stop.broke(error),
     lost: () => (term.isCurrent() ? undefined : guess(term)),
+    isolationLevel,
   });
   try {
     return await new Guarded(term, guard, rules, session, stop).run(fn);
@@ -198,6 +204,7 @@ class Stop {
   #onAbort = () => this.#reject(this.#term.signal.reason);
   #noAbort = () => {};
   #noTimeout = () => {};
+  #isLimited = false;
 
   /**
    * @param {Term} term
@@ -211,19 +218,31 @@ class Stop {
     this.promise.catch(() => {});
     this.#noAbort = whenAborted(term.signal, this.#onAbort);
     if (limit !== undefined) {
-      this.#noTimeout = after(limit, () => {
-        // A process that did not run for so long finds its timers first.
-        if (!term.isCurrent()) return this.#reject(guess(term));
-        this.#reject(
-          new ElectionError(
-            "WHENLEADER_TIMEOUT",
-            `the transaction of the election "${term.election}" (term ${term.token}) did not end within ${limit} ms: ` +
-              "it is rolled back. Make it shorter, or give it more time: term.transaction(pool, fn, { timeout })",
-            { election: term.election, reason: "timeout" },
-          ),
-        );
-      });
+      const cure = "Make it shorter, or give it more time: term.transaction(pool, fn, { timeout })";
+      this.#limit(limit, `did not end within ${limit} ms: it is rolled back. ${cure}`);
     }
+  }
+
+  /**
+   * @param {number} ms
+   * @param {string} what
+   */
+  #limit(ms, what) {
+    const { election, token } = this.#term;
+    this.#isLimited = true;
+    this.#noTimeout = after(ms, () => {
+      // A process that did not run for so long finds its timers first.
+      if (!this.#term.isCurrent()) return this.#reject(guess(this.#term));
+      const told = `the transaction of the election "${election}" (term ${token}) ${what}`;
+      this.#reject(new ElectionError("WHENLEADER_TIMEOUT", told, { election, reason: "timeout" }));
+    });
+  }
+
+  /** The function has its time; the end of a transaction has a limit also where that has none. @param {number} limit */
+  limitEnd(limit) {
+    if (this.#isLimited) return;
+    const cure = "Look for what is between this process and its database";
+    this.#limit(limit, `was not ended by the database within ${limit} ms: it is given up. ${cure}`);
   }
 
   /** @param {unknown} error */
@@ -288,6 +307,7 @@ class Guarded {
       const value = await this.#until(call(fn, session.tx));
       // Until here: what comes is the library's alone.
       session.close(over());
+      this.#stop.limitEnd(this.#lastLimit);
       await this.#end();
       refuseLost(this.#term);
       await this.#commit();
@@ -386,8 +406,13 @@ class Guarded {
     this.#session.release();
   }
 
+  get #lastLimit() {
+    return (this.#guard?.leaseDuration ?? LAST_LIMIT) + GRACE;
+  }
+
   /** @param {boolean} hasBegun */
   async #rollback(hasBegun) {
+    this.#stop.limitEnd(this.#lastLimit);
     try {
       if (hasBegun) await this.#until(this.#session.rollback());
     } catch (error) {
@@ -642,30 +667,59 @@ function meaningOf(term, guard, error, method) {
 
 // ---- what the application gives ----
 
+/** Of each method. @type {Record<"transaction" | "verify", string[]>} */
+const OPTIONS = {
+  transaction: ["hold", "timeout", "isolationLevel"],
+  verify: ["hold", "timeout"],
+};
+/** As SQL has them: they become part of statements. */
+const LEVELS = ["read committed", "repeatable read", "serializable"];
+
 /**
  * @param {unknown} options
- * @param {string} method
- * @returns {{ hold: boolean, timeout: number | undefined }}
+ * @param {"transaction" | "verify"} method
+ * @returns {{ hold: boolean, timeout: number | undefined, isolationLevel: string | undefined }}
  */
 function checkOptions(options = {}, method) {
   if (typeof options !== "object" || options === null) {
     throw new TypeError(`the options of term.${method}() must be an object, not ${shown(options)}`);
   }
-  const { hold = false, timeout, ...others } = /** @type {Record<string, unknown>} */ (options);
-  const [unknown] = Object.keys(others);
+  const known = OPTIONS[method];
+  const unknown = Object.keys(options).find((name) => !known.includes(name));
   if (unknown !== undefined) {
-    throw new TypeError(`term.${method}() has the options hold and timeout, and no ${unknown}`);
+    throw new TypeError(`term.${method}() has the options ${listed(known)}, and no ${unknown}`);
   }
+  const {
+    hold = false,
+    timeout,
+    isolationLevel,
+  } = /** @type {Record<string, unknown>} */ (options);
   if (typeof hold !== "boolean") {
-    throw new TypeError(`hold must be true or false, not ${shown(hold)}`);
+    throw new TypeError(`term.${method}(): options.hold must be true or false, not ${shown(hold)}`);
   }
   if (
     timeout !== undefined &&
     !(typeof timeout === "number" && timeout > 0 && timeout < Infinity)
   ) {
-    throw new TypeError(`timeout must be a number of milliseconds above 0, not ${shown(timeout)}`);
+    throw new TypeError(
+      `term.${method}(): options.timeout must be a number of milliseconds above 0, not ${shown(timeout)}`,
+    );
   }
-  return { hold, timeout };
+  if (isolationLevel !== undefined && !LEVELS.includes(/** @type {string} */ (isolationLevel))) {
+    const levels = listed(
+      LEVELS.map((level) => JSON.stringify(level)),
+      "or",
+    );
+    throw new TypeError(
+      `term.${method}(): options.isolationLevel must be ${levels}, not ${shown(isolationLevel)}`,
+    );
+  }
+  return { hold, timeout, isolationLevel: /** @type {string | undefined} */ (isolationLevel) };
+}
+
+/** @param {string[]} words */
+function listed(words, last = "and") {
+  return `${words.slice(0, -1).join(", ")} ${last} ${words.at(-1)}`;
 }
 
 /**

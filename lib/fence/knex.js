@@ -41,6 +41,7 @@ class KnexSession {
   dialect;
   #knex;
   #onBroken;
+  #isolationLevel;
   /** @type {any} */
   #connection = null;
   /** @type {any} */
@@ -57,7 +58,8 @@ class KnexSession {
    * @param {any} knex
    * @param {import("./index.js").Watch} watch
    */
-  constructor(knex, { onBroken, lost }) {
+  constructor(knex, { onBroken, lost, isolationLevel }) {
+    this.#isolationLevel = isolationLevel;
     this.#knex = knex;
     this.#onBroken = onBroken;
     this.dialect = knexDialect(knex);
@@ -70,7 +72,7 @@ class KnexSession {
   }
 
   async begin() {
-    const connection = this.#connection;
+    const options = { connection: this.#connection, isolationLevel: this.#isolationLevel };
     /** @type {Promise<void>} */
     const begun = new Promise((resolve, reject) => {
       const run = (/** @type {any} */ trx) => {
@@ -82,7 +84,7 @@ class KnexSession {
           resolve();
         });
       };
-      this.#ended = this.#knex.transaction(run, { connection });
+      this.#ended = this.#knex.transaction(run, options);
       this.#ended.catch(reject);
     });
     await begun;

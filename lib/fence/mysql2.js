@@ -90,6 +90,7 @@ class MysqlSession {
   #pool;
   #gate;
   #onBroken;
+  #isolationLevel;
   /** As the pool gives it. @type {any} */
   #connection = null;
 
@@ -97,7 +98,8 @@ class MysqlSession {
    * @param {any} pool
    * @param {import("./index.js").Watch} watch
    */
-  constructor(pool, { onBroken, lost }) {
+  constructor(pool, { onBroken, lost, isolationLevel }) {
+    this.#isolationLevel = isolationLevel;
     this.#gate = new Gate(lost, databaseOf(this.dialect)?.verdict);
     this.#pool = pool;
     this.#onBroken = onBroken;
@@ -131,6 +133,9 @@ class MysqlSession {
   }
 
   async begin() {
+    // Of the next one only.
+    if (this.#isolationLevel)
+      await this.ask(`SET TRANSACTION ISOLATION LEVEL ${this.#isolationLevel}`);
     await this.ask("START TRANSACTION");
   }
 

@@ -41,6 +41,7 @@ class PgSession {
   #pool;
   #gate;
   #onBroken;
+  #begin;
   /** @type {any} */
   #client = null;
 
@@ -48,8 +49,9 @@ class PgSession {
    * @param {any} pool
    * @param {import("./index.js").Watch} watch
    */
-  constructor(pool, { onBroken, lost }) {
+  constructor(pool, { onBroken, lost, isolationLevel }) {
     this.#gate = new Gate(lost);
+    this.#begin = isolationLevel ? `BEGIN ISOLATION LEVEL ${isolationLevel}` : "BEGIN";
     this.#pool = pool;
     this.#onBroken = onBroken;
   }
@@ -74,7 +76,7 @@ class PgSession {
   }
 
   async begin() {
-    await this.#client.query("BEGIN");
+    await this.#client.query(this.#begin);
   }
 
   /** @param {unknown} reason */
@@ -118,15 +120,25 @@ function guardedPg(gate, client) {
 }
 
 /**
+ * What it has asked and has no answer to. Of version 8.16 on its older name is a warning.
+ *
+ * @param {any} client
+ */
+function isAsking(client) {
+  return Boolean("_activeQuery" in client ? client._activeQuery : client.activeQuery);
+}
+
+/**
  * Rolls back, then closes. The end of a connection would end no statement that runs: the server looks for it only
- * between two of them. So that is cancelled, again and again: it may have been on its way when it was cancelled.
+ * between two of them. So that is cancelled, again and again: it may have been on its way when it was cancelled. So is
+ * whatever keeps the rollback waiting.
  *
  * @param {any} client
  * @param {(text: string) => Promise<unknown>} query  of that client
  * @param {() => void} close
  */
 async function endPg(client, query, close) {
-  const isBusy = Boolean(client._activeQuery);
+  const isBusy = isAsking(client);
   let isOver = false;
   const over = query("ROLLBACK").then(
     () => {
@@ -138,7 +150,7 @@ async function endPg(client, query, close) {
     },
   );
   for (let tries = 0; tries < CANCELLATIONS && !isOver; tries += 1) {
-    if (isBusy) cancelPg(client);
+    if (isBusy || tries > 0) cancelPg(client);
     await Promise.race([over, pause(CANCEL_PAUSE)]);
   }
   close();

@@ -42,6 +42,8 @@ class PostgresSession {
   #sql;
   #onBroken;
   #gate;
+  /** What the client may be told of the transaction. @type {string[]} */
+  #mode;
   /** Statements of the application that may run. @type {Set<any>} */
   #running = new Set();
   /** @type {any} */
@@ -58,8 +60,9 @@ class PostgresSession {
    * @param {any} sql
    * @param {import("./index.js").Watch} watch
    */
-  constructor(sql, { onBroken, lost }) {
+  constructor(sql, { onBroken, lost, isolationLevel }) {
     this.#gate = new Gate(lost);
+    this.#mode = isolationLevel ? [`ISOLATION LEVEL ${isolationLevel}`] : [];
     this.#sql = sql;
     this.#onBroken = onBroken;
   }
@@ -68,13 +71,14 @@ class PostgresSession {
   acquire() {
     /** @type {Promise<void>} */
     const begun = new Promise((resolve, reject) => {
-      this.#ended = this.#sql.begin((/** @type {any} */ tx) => {
+      const run = (/** @type {any} */ tx) => {
         this.#tx = tx;
         return new Promise((end, fail) => {
           this.#end = { resolve: () => end(undefined), reject: fail };
           resolve();
         });
-      });
+      };
+      this.#ended = this.#sql.begin(...this.#mode, run);
       this.#ended.catch((error) => {
         reject(error);
         this.#isOver = true;
