@@ -102,9 +102,11 @@ for (const [name, database] of Object.entries(DATABASES)) {
     /** A pool whose connections meet a fate. */
     async function behind(t, client, what, fate, options = {}) {
       const interceptor = await Interceptor.before(server.port, what, fate);
-      t.after(() => interceptor.close());
       const pool = client.pool(server.urlAt(interceptor.port), 1, options);
-      t.after(() => client.close(pool));
+      t.after(async () => {
+        await client.close(pool);
+        await interceptor.close();
+      });
       return pool;
     }
 
@@ -340,6 +342,105 @@ for (const [name, database] of Object.entries(DATABASES)) {
           );
           assert.equal(await count(what), 1);
           assert.equal(await count(`${what} after`), 1);
+        },
+      );
+
+      for (const step of ["COMMIT", "ROLLBACK"]) {
+        run(
+          `when no answer to ${step} comes, the transaction does not wait for longer than a lease`,
+          async ({ t, term, insert, what }) => {
+            const pool = await behind(t, client, new RegExp(`\\b${step}\\b`, "i"), "swallow");
+            const own = new Error("of its own");
+            const begun = performance.now();
+            const error = await failure(
+              term.transaction(pool, async (tx) => {
+                await insert(tx, what);
+                if (step === "ROLLBACK") throw own;
+              }),
+            );
+            assert.ok(performance.now() - begun < LEASE + PATIENCE / 2);
+            if (step === "ROLLBACK") assert.equal(error, own);
+            else assert.equal(error.reason, "commit-unknown");
+            assert.ok(term.isCurrent());
+            await untilNothingIsOpen();
+            assert.equal(await count(what), step === "COMMIT" ? 1 : 0);
+          },
+        );
+      }
+
+      for (const isolationLevel of ["read committed", "repeatable read", "serializable"]) {
+        run(
+          `a transaction may be ${isolationLevel}, and the next one is as usual`,
+          async ({ pool, election, term, insert, what, rows }) => {
+            const level = async (tx) => {
+              await insert(tx, what);
+              await sleep(150);
+              return (await rows(tx, database.level))[0].level;
+            };
+            const usual = await term.transaction(pool, level);
+            const options = /** @type {any} */ ({ isolationLevel, hold: true });
+            assert.equal(await term.transaction(pool, level, options), isolationLevel);
+            assert.equal(await term.transaction(pool, level), usual);
+            const taken = term.transaction(
+              pool,
+              async (tx) => {
+                await insert(tx, what);
+                await takeOver(election);
+              },
+              /** @type {any} */ ({ isolationLevel }),
+            );
+            assert.equal((await failure(taken)).reason, "taken");
+            assert.equal(await count(what), 3);
+          },
+        );
+      }
+
+      run(
+        "a conflict with somebody else is told as that, as long as the term lasts",
+        async ({ t, pool, term, election, insert, what, rows }) => {
+          const rivals = admin.pool(server.url, 1);
+          t.after(() => admin.close(rivals));
+          /** @type {any} */
+          let rival;
+          // Afterwards the library's next statement meets it.
+          const clash = async (tx) => {
+            rival = await admin.alone(rivals);
+            await insert(tx, what);
+            if (database.lockLease) {
+              await admin.rows(rival, "START TRANSACTION");
+              await admin.rows(rival, database.lockLease(election));
+            } else {
+              await rows(tx, `SELECT * FROM done WHERE what = '${what} rival'`);
+              await admin.rows(rival, "BEGIN ISOLATION LEVEL SERIALIZABLE");
+              await admin.rows(rival, `SELECT * FROM done WHERE what = '${what}'`);
+              await admin.rows(rival, `INSERT INTO done VALUES ('${what} rival')`);
+              await admin.rows(rival, "COMMIT");
+            }
+          };
+          const isConflict = (error) => error.code === "40001" || error.errno === 1205;
+          const options = /** @type {any} */ ({ isolationLevel: "serializable" });
+          const error = await failure(term.transaction(pool, clash, options));
+          assert.ok(isConflict(error), String(error));
+          await admin.rows(rival, "ROLLBACK");
+          rival.release();
+          /** @type {any} */
+          let verified;
+          await client
+            .own(pool, async (tx) => {
+              if (!database.lockLease)
+                await rows(tx, "SET TRANSACTION ISOLATION LEVEL SERIALIZABLE");
+              await clash(tx);
+              verified = await failure(term.verify(tx, { hold: true }));
+            })
+            .catch(() => {});
+          assert.ok(isConflict(verified), String(verified));
+          await admin.rows(rival, "ROLLBACK");
+          rival.release();
+          assert.ok(term.isCurrent());
+          // Also where the function minds nothing.
+          assert.equal(await count(what), 0);
+          await term.transaction(pool, (tx) => insert(tx, what));
+          assert.equal(await count(what), 1);
         },
       );
 
@@ -791,6 +892,30 @@ for (const [name, database] of Object.entries(DATABASES)) {
     );
 
     if (name === "postgres") {
+      test("verify() with hold has its limit before it has the lock", async (t) => {
+        if (!server) return t.skip("no server");
+        const { term } = await newTerm(t);
+        const alone = await admin.alone(prompt);
+        const asked = [];
+        const spied = new Proxy(alone, {
+          get: (_, property) => {
+            const value = Reflect.get(alone, property, alone);
+            if (typeof value !== "function") return value;
+            return (...values) => {
+              if (property === "query") asked.push(values[0].text ?? values[0]);
+              return value.apply(alone, values);
+            };
+          },
+        });
+        await alone.query("BEGIN");
+        await term.verify(spied, { hold: true });
+        await alone.query("COMMIT");
+        alone.release();
+        const limit = asked.findIndex((text) => text.includes("idle_in_transaction"));
+        const lock = asked.findIndex((text) => text.includes("FOR KEY SHARE"));
+        assert.ok(limit >= 0 && limit < lock, asked.join("\n"));
+      });
+
       test("behind a pooler in transaction mode it is the same", async (t) => {
         if (!server || isMissing("pgbouncer", "fencing behind a pooler"))
           return t.skip("no server");
@@ -892,10 +1017,12 @@ for (const [name, database] of Object.entries(DATABASES)) {
         assert.ok((await failure(term.verify(/** @type {any} */ (pool)))) instanceof TypeError);
       }
       for (const [options, words] of [
-        [{ hold: 1 }, /hold must be true or false/],
-        [{ timeout: 0 }, /timeout must be/],
-        [{ timeout: "5s" }, /timeout must be/],
-        [{ timeout: Number.NaN }, /timeout must be/],
+        [{ hold: 1 }, /^term\.transaction\(\): options\.hold must be true or false/],
+        [{ timeout: 0 }, /^term\.transaction\(\): options\.timeout must be/],
+        [{ timeout: "5s" }, /options\.timeout must be/],
+        [{ timeout: Number.NaN }, /options\.timeout must be/],
+        [{ isolationLevel: "snapshot" }, /options\.isolationLevel must be .* or "serializable"/],
+        [{ isolationLevel: "serializable; DROP TABLE done" }, /options\.isolationLevel must be/],
         [{ holds: true }, /no holds/],
         [null, /must be an object/],
       ]) {
@@ -908,6 +1035,15 @@ for (const [name, database] of Object.entries(DATABASES)) {
       assert.ok(
         (await failure(term.transaction(prompt, /** @type {any} */ (7)))) instanceof TypeError,
       );
+      const client = await admin.alone(prompt);
+      for (const [options, words] of [
+        [{ hold: 1 }, /^term\.verify\(\): options\.hold must be true or false/],
+        [{ isolationLevel: "serializable" }, /^term\.verify\(\) has the options hold and timeout/],
+      ]) {
+        const error = await failure(term.verify(client, /** @type {any} */ (options)));
+        assert.match(error.message, /** @type {RegExp} */ (words));
+      }
+      client.release();
     });
   });
 }

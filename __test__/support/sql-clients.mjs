@@ -298,6 +298,8 @@ const promises = {
  * @property {string} settings  one row: what a connection that is clean says of itself
  * @property {(name: string) => string} ends  a statement that commits, and does not plainly say so
  * @property {boolean} rollsBackTheRest  what comes after such a one
+ * @property {string} level  one row: the isolation of the transaction, which has written
+ * @property {(election: string) => string} [lockLease]  a statement after which nobody else locks the lease
  * @property {boolean} [deadlock]  after one the server goes on outside of the transaction
  * @property {string} open  a row for each transaction of others that is open
  * @property {string} connectionId  one row
@@ -315,6 +317,7 @@ export const DATABASES = {
     clients: [pg, postgres, knex("pg")],
     sleep: "SELECT pg_sleep(60)",
     ends: () => "SELECT 1; COMMIT",
+    level: "SELECT current_setting('transaction_isolation') AS level",
     rollsBackTheRest: false,
     settings:
       "SELECT current_setting('idle_in_transaction_session_timeout') AS idle, " +
@@ -347,6 +350,11 @@ export const DATABASES = {
     sleep: "SELECT SLEEP(60)",
     ends: (name) => `CREATE TABLE made_by_${name} (i INT)`,
     rollsBackTheRest: true,
+    level:
+      "SELECT LOWER(trx_isolation_level) AS level FROM information_schema.INNODB_TRX " +
+      "WHERE trx_mysql_thread_id = CONNECTION_ID()",
+    lockLease: (election) =>
+      `SELECT token FROM whenleader_leases FORCE INDEX (term) WHERE election = '${election}' FOR UPDATE`,
     deadlock: true,
     settings:
       "SELECT @@SESSION.wait_timeout AS idle, @@SESSION.innodb_lock_wait_timeout AS locks, " +

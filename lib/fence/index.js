@@ -45,6 +45,7 @@ const { ENDED_EARLY, databaseOf } = require("./sql.js");
  * @property {{ error: unknown } | null} failed  the error of a statement of the function, who may have passed over it,
  *   where that ends the transaction without everybody's knowing
  * @property {Ask} ask
+ * @property {Ask} [askAfter]  the same after the end of it, where its connection is somebody else's by then
  * @property {(reason: unknown) => void} close  of tx
  * @property {() => Promise<unknown>} commit
  * @property {() => Promise<unknown>} rollback
@@ -115,7 +116,12 @@ async function verify(term, guardOf, client, options) {
  * @param {import("./sql.js").Terms} terms
  */
 async function verifyIn(term, guard, ask, isInside, terms) {
-  const word = await guard.database.verify(ask, terms).catch((error) => {
+  const { database, statements } = guard;
+  const word = await database.verify(ask, terms).catch(async (error) => {
+    if (isConflict(guard, error)) {
+      const word = await database.afterConflict(ask, statements).catch(() => undefined);
+      throw troubleAfter(term, word, error);
+    }
     throw meaningOf(term, guard, error, "verify");
   });
   if (word === "no-transaction" || !(await isInside())) {
@@ -273,6 +279,8 @@ class Guarded {
   #isOver = false;
   /** A statement of the library's own has no answer, by the will of the client: it may be carried out later. */
   #isUnsure = false;
+  /** The error of such a statement that somebody was in the way of. @type {unknown} */
+  #conflict;
 
   /**
    * @param {Term} term
@@ -327,9 +335,11 @@ class Guarded {
         session.destroy(toError(reason));
         throw reason;
       }
-      if (this.#isUnsure) session.destroy(toError(error));
-      else await this.#rollback(hasBegun);
-      throw error;
+      if (this.#isUnsure) {
+        session.destroy(toError(error));
+        throw error;
+      }
+      throw await this.#rollback(hasBegun, error);
     }
   }
 
@@ -410,16 +420,27 @@ class Guarded {
     return (this.#guard?.leaseDuration ?? LAST_LIMIT) + GRACE;
   }
 
-  /** @param {boolean} hasBegun */
-  async #rollback(hasBegun) {
+  /**
+   * @param {boolean} hasBegun
+   * @param {unknown} error  why
+   * @returns {Promise<unknown>}  why, as far as that is known afterwards
+   */
+  async #rollback(hasBegun, error) {
     this.#stop.limitEnd(this.#lastLimit);
+    let reason = error;
     try {
       if (hasBegun) await this.#until(this.#session.rollback());
-    } catch (error) {
-      this.#session.destroy(toError(error instanceof Interruption ? error.reason : error));
-      return;
+      if (this.#guard !== undefined && this.#conflict === error) {
+        const { check } = this.#guard.statements;
+        const { askAfter = (text) => this.#session.ask(text) } = this.#session;
+        reason = troubleAfter(this.#term, await this.#until(askAfter(check)), error);
+      }
+    } catch (broken) {
+      this.#session.destroy(toError(broken instanceof Interruption ? broken.reason : broken));
+      return error;
     }
     await this.#giveBack();
+    return reason;
   }
 
   /** @param {string | undefined} word */
@@ -444,6 +465,7 @@ class Guarded {
       if (error instanceof Interruption) throw error;
       this.#isUnsure = databaseOf(this.#session.dialect)?.isAnswer(Object(error)) === false;
       if (this.#guard === undefined) throw error;
+      if (isConflict(this.#guard, error)) this.#conflict = error;
       throw meaningOf(this.#term, this.#guard, error, "transaction");
     }
   }
@@ -625,6 +647,27 @@ function troubleOf(term, guard, word, method) {
 }
 
 /**
+ * @param {KnownGuard} guard
+ * @param {unknown} error
+ */
+function isConflict(guard, error) {
+  return guard.database.meaning(Object(error)) === "conflict";
+}
+
+/**
+ * @param {Term} term
+ * @param {string | undefined} word  of the lease, outside of the transaction that met the conflict
+ * @param {unknown} error  the conflict
+ * @returns {unknown}
+ */
+function troubleAfter(term, word, error) {
+  const isOver = word !== undefined && REASONS.has(word);
+  return isOver
+    ? lost(term, /** @type {import("../../index.js").LossReason} */ (word), error)
+    : error;
+}
+
+/**
  * @param {Term} term
  * @param {string} dialect
  */
@@ -649,7 +692,7 @@ function meaningOf(term, guard, error, method) {
   if (!term.isCurrent()) return guess(term, error);
   const { statements, database, store } = guard;
   const meaning = database.meaning(Object(error));
-  if (meaning === undefined) return error;
+  if (meaning === undefined || meaning === "conflict") return error;
   if (meaning === "taken") return lost(term, "taken", error);
   if (meaning === "other-database") return otherDatabase(term, guard, method, error);
   const { election } = term;

@@ -120,7 +120,7 @@ function guardedPg(gate, client) {
 }
 
 /**
- * What it has asked and has no answer to. Of version 8.16 on its older name is a warning.
+ * Whether it waits for an answer. Newer versions warn of the older name.
  *
  * @param {any} client
  */

@@ -105,6 +105,8 @@ class PostgresSession {
     return askPostgres(this.#tx, text);
   }
 
+  askAfter = (/** @type {string} */ text) => askPostgres(this.#sql, text);
+
   /** @param {unknown} reason */
   close(reason) {
     this.#gate.close(reason);

@@ -4,10 +4,10 @@
 /** @typedef {(text: string) => Promise<string | undefined>} Ask */
 
 /**
- * What an error of the database means for a guard: a reason of an ElectionError, or that somebody has just taken
- * over. undefined: nothing in particular.
+ * What an error of the database means for a guard: a reason of an ElectionError; that somebody has taken over; or that
+ * somebody else was in the way, who may have done that or not. undefined: nothing in particular.
  *
- * @typedef {"taken" | "other-database" | "refused" | "read-only" | "bad-table" | undefined} Meaning
+ * @typedef {"taken" | "conflict" | "other-database" | "refused" | "read-only" | "bad-table" | undefined} Meaning
  */
 
 /**
@@ -123,11 +123,11 @@ const postgres = {
    * @param {Terms} terms
    */
   async verify(ask, { statements, hold, serverLimit: limit, lastLimit }) {
+    // It comes before the lock: whoever freezes between them would bar a takeover without any.
+    if (hold) await ask(limits(limit ?? lastLimit, [IDLE_LIMIT]));
     const statement = hold ? statements.hold : statements.check;
     const { word, isInside } = await postgres.answer(ask, statements, statement);
-    if (!isInside) return "no-transaction";
-    if (hold && word === "current") await ask(limits(limit ?? lastLimit, [IDLE_LIMIT]));
-    return word;
+    return isInside ? word : "no-transaction";
   },
 
   /**
@@ -142,9 +142,18 @@ const postgres = {
     await ask(`SELECT pg_catalog.int4in(pg_catalog.textout(${told}))`).catch(() => {});
   },
 
+  /**
+   * Nothing can be asked in a transaction that has failed.
+   *
+   * @returns {Promise<string | undefined>}
+   */
+  afterConflict: async () => undefined,
+
   /** @param {any} error @returns {Meaning} */
-  meaning({ code }) {
-    if (code === "40001") return "taken";
+  meaning({ code, routine }) {
+    // That of the row's lock; any other may be about any other row.
+    if (code === "40001") return routine === "ExecLockRows" ? "taken" : "conflict";
+    if (["40P01", "55P03"].includes(code)) return "conflict";
     if (code === "42P01" || code === "3F000") return "other-database";
     if (code === "42501") return "refused";
     if (code === "25006") return "read-only";
@@ -268,9 +277,20 @@ const mysql = {
     await ask("ROLLBACK");
   },
 
+  /**
+   * What is locked may have been the lease, and the transaction is over or useless.
+   *
+   * @param {Ask} ask
+   * @param {Statements} statements
+   */
+  async afterConflict(ask, statements) {
+    await ask("ROLLBACK");
+    return ask(statements.check);
+  },
+
   /** @param {any} error @returns {Meaning} */
   meaning({ errno }) {
-    if ([1205, 1213, 3572].includes(errno)) return "taken";
+    if ([DEADLOCK, 3572, ...MAY_ROLL_BACK].includes(errno)) return "conflict";
     if ([1146, 1049].includes(errno)) return "other-database";
     if ([1142, 1143, 1044].includes(errno)) return "refused";
     if ([1290, 1792, 1836].includes(errno)) return "read-only";
