@@ -131,7 +131,8 @@ export interface Term {
    *
    * `tx` is a connection of the pool in a transaction, with all that its client offers; with `postgres` the `sql` of
    * `sql.begin()`, with `knex` a `trx`. COMMIT and ROLLBACK are the library's. When the transaction is over, whatever
-   * `fn` still asks of `tx` fails: it never meets a connection that somebody else has by then.
+   * `fn` still asks of `tx` fails: it never meets a connection that somebody else has by then. If `fn` passes over an error
+   * that has ended the transaction, nothing is committed, and the call rejects.
    *
    * Where nobody else could lead (a process without a configuration, {@link LocalClusterConfig}), it is an ordinary
    * transaction, which is rolled back when the term ends. docs/fencing.md says more.

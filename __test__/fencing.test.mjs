@@ -7,8 +7,9 @@ import { after, before, describe, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import whenleader from "../index.js";
 import child from "./support/child.js";
-import { isMissing, Server } from "./support/servers.mjs";
+import { isMissing, Server, serverProgram } from "./support/servers.mjs";
 import { DATABASES, Interceptor } from "./support/sql-clients.mjs";
+import { NEEDED } from "./support/stores.mjs";
 import temp from "./support/temp.js";
 
 const { LeadershipLostError, startCluster, stopCluster, useCluster } = whenleader;
@@ -41,7 +42,11 @@ const failure = (promise) =>
 
 let elections = 0;
 
-for (const [name, database] of Object.entries(DATABASES)) {
+const databases = Object.entries(DATABASES).filter(
+  ([, { kind }]) => NEEDED.includes(kind) || serverProgram(kind),
+);
+
+for (const [name, database] of databases) {
   describe(`fencing on ${name}`, { concurrency: false }, () => {
     const [admin] = database.clients;
     /** @type {any} */

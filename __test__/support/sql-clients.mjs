@@ -2,7 +2,8 @@
 import { createRequire } from "node:module";
 import { connect, createServer } from "node:net";
 
-const require = createRequire(import.meta.url);
+/** The versions of them that are to be tried, where those of this package are not: a file beside their node_modules. */
+const require = createRequire(process.env.WHENLEADER_SQL_CLIENTS || import.meta.url);
 
 /**
  * @typedef {object} SqlClient
@@ -109,7 +110,8 @@ const postgres = {
       unsafe: () => tx.unsafe(sql),
       "unsafe with values": () => tx.unsafe(sql, [], { prepare: true }),
       file: () => tx.file(file),
-      notify: () => tx.notify("somebody", "something"),
+      // Older versions have none.
+      ...(tx.notify && { notify: () => tx.notify("somebody", "something") }),
       "a cursor": () => tx.unsafe(sql).cursor(1, () => {}),
       "an iterator": () => tx.unsafe(sql).cursor(1)[Symbol.asyncIterator]().next(),
       forEach: () => tx.unsafe(sql).forEach(() => {}),
@@ -125,7 +127,7 @@ const postgres = {
     };
   },
   ends: (tx) => ({
-    prepare: () => tx.prepare("later"),
+    ...(tx.prepare && { prepare: () => tx.prepare("later") }),
     unsafe: () => tx.unsafe("COMMIT"),
     "a template": () => tx`COMMIT`,
     "within a savepoint": () => tx.savepoint((inner) => inner`COMMIT`),
@@ -375,6 +377,15 @@ export const DATABASES = {
     takeOver: (election) =>
       `UPDATE whenleader_leases SET token = token + 1, nonce = 1 WHERE election = '${election}'`,
   },
+};
+
+// What MySQL shares with MariaDB, as far as is known without one: nobody has run it here.
+DATABASES.mysql = {
+  ...DATABASES.mariadb,
+  kind: "mysql",
+  settings:
+    "SELECT @@SESSION.wait_timeout AS idle, @@SESSION.innodb_lock_wait_timeout AS locks, " +
+    "@@SESSION.autocommit AS autocommit",
 };
 
 /**
