@@ -164,12 +164,4 @@ function refuses() {
   throw new TypeError(NOT_YOURS);
 }
 
-/** A client refuses by itself to commit: what was thrown instead of an answer. */
-class Uncommitted {
-  /** @param {unknown} reason */
-  constructor(reason) {
-    this.reason = reason;
-  }
-}
-
-module.exports = { Gate, Uncommitted, refuses };
+module.exports = { Gate, refuses };

@@ -1,14 +1,12 @@
 // node-postgres: a Pool, and the clients that it gives out.
 
 const { connect } = require("node:net");
+const { CANCEL_PAUSE, CANCEL_TIME } = require("./cancel.js");
 const { Gate } = require("./gate.js");
 const { pause } = require("./pause.js");
 
 /** The number of a request to cancel, in PostgreSQL's protocol. */
 const CANCEL = 80_877_102;
-/** How often a statement is cancelled, and the milliseconds between. */
-const CANCELLATIONS = 20;
-const CANCEL_PAUSE = 100;
 
 /** @param {any} value */
 const isPgPool = (value) =>
@@ -149,7 +147,7 @@ async function endPg(client, query, close) {
       isOver = true;
     },
   );
-  for (let tries = 0; tries < CANCELLATIONS && !isOver; tries += 1) {
+  for (let tries = 0; tries < CANCEL_TIME / CANCEL_PAUSE && !isOver; tries += 1) {
     if (isBusy || tries > 0) cancelPg(client);
     await Promise.race([over, pause(CANCEL_PAUSE)]);
   }
@@ -171,7 +169,7 @@ function cancelPg(client) {
   socket.unref();
   // What cannot be cancelled ends with the limits that the transaction has on the server.
   socket.on("error", () => {});
-  socket.setTimeout(CANCELLATIONS * CANCEL_PAUSE, () => socket.destroy());
+  socket.setTimeout(CANCEL_TIME, () => socket.destroy());
   // The server closes it. Some poolers forget what is asked by somebody who has gone.
   socket.write(message);
 }

@@ -1,12 +1,11 @@
 // postgres (porsager's): the client that begins transactions by itself, and has no connections to be had.
 
 const { readFile } = require("node:fs/promises");
-const { Gate, Uncommitted, refuses } = require("./gate.js");
+const { CANCEL_PAUSE, CANCEL_TIME } = require("./cancel.js");
+const { Uncommitted } = require("./errors.js");
+const { Gate, refuses } = require("./gate.js");
 const { pause } = require("./pause.js");
 
-/** For how long a statement is cancelled again, and the milliseconds between. */
-const CANCEL_TIME = 2_000;
-const CANCEL_PAUSE = 100;
 /** What a server said while the process slept has been read after so long. */
 const NEWS_PAUSE = 20;
 
