@@ -52,6 +52,9 @@ class PostgresSession {
   /** @type {Promise<void>} */
   #ended = Promise.resolve();
   #isEnding = false;
+  /** Told to a cursor that somebody may be in the middle of: it would keep the connection. */
+  #endCursors = () => {};
+  #closed;
   /** The client has no connection for it any more. */
   #isOver = false;
 
@@ -64,6 +67,9 @@ class PostgresSession {
     this.#mode = isolationLevel ? [`ISOLATION LEVEL ${isolationLevel}`] : [];
     this.#sql = sql;
     this.#onBroken = onBroken;
+    this.#closed = new Promise((done) => {
+      this.#endCursors = () => done(sql.CLOSE);
+    });
   }
 
   /** Begins it as well. */
@@ -109,6 +115,7 @@ class PostgresSession {
   /** @param {unknown} reason */
   close(reason) {
     this.#gate.close(reason);
+    this.#endCursors();
   }
 
   async commit() {
@@ -231,6 +238,14 @@ class PostgresSession {
     // Also called so: what is a part of another statement.
     if (typeof query?.handler !== "function") return query;
     const send = query.handler;
+    /** @type {((part: unknown) => unknown) | undefined} */
+    let onPart;
+    Object.defineProperty(query, "cursorFn", {
+      get: () => onPart,
+      set: (/** @type {(part: unknown) => unknown} */ fn) => {
+        onPart = (part) => Promise.race([fn(part), this.#closed]);
+      },
+    });
     const sendOpen = (/** @type {any} */ sent) => {
       const objection = this.#gate.objection(sent.strings?.[0]);
       if (objection !== undefined) return sent.reject(objection);
