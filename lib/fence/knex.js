@@ -182,10 +182,14 @@ class KnexSession {
       if (objection !== undefined) throw objection;
       return this.#gate.noted(query.call(client, this.#connection, statement));
     };
-    client.stream = async (/** @type {any[]} */ _, /** @type {any[]} */ ...values) => {
-      const objection = this.#gate.objection(textOf(values[0]));
-      if (objection !== undefined) throw objection;
-      return this.#gate.noted(stream.call(client, this.#connection, ...values));
+    client.stream = async (/** @type {any[]} */ ...[, statement, reader, options]) => {
+      const objection = this.#gate.objection(textOf(statement));
+      if (objection !== undefined) {
+        // It hears of nothing but what a connection says.
+        reader.destroy(objection);
+        throw objection;
+      }
+      return this.#gate.noted(stream.call(client, this.#connection, statement, reader, options));
     };
   }
 
