@@ -185,8 +185,8 @@ class KnexSession {
     client.stream = async (/** @type {any[]} */ ...[, statement, reader, options]) => {
       const objection = this.#gate.objection(textOf(statement));
       if (objection !== undefined) {
-        // It hears of nothing but what a connection says.
-        reader.destroy(objection);
+        // It hears of nothing but what a connection says, in this very way.
+        reader.emit("error", objection);
         throw objection;
       }
       return this.#gate.noted(stream.call(client, this.#connection, statement, reader, options));
