@@ -81,6 +81,7 @@ const UNKNOWN = {
 const GRACE = 250;
 /** What the end of a transaction may take where there is no lease that says so. */
 const LAST_LIMIT = 15_000;
+
 /**
  * @param {Term} term
  * @param {() => Guard | null | undefined} guardOf
