@@ -131,7 +131,8 @@ export interface Term {
    *
    * `tx` is a connection of the pool in a transaction, with all that its client offers; with `postgres` the `sql` of
    * `sql.begin()`, with `knex` a `trx`. COMMIT and ROLLBACK are the library's. When the transaction is over, whatever
-   * `fn` still asks of `tx` fails: it never meets a connection that somebody else has by then.
+   * `fn` still asks of `tx` fails: it never meets a connection that somebody else has by then. If `fn` passes over an error
+   * that has ended the transaction, nothing is committed, and the call rejects.
    *
    * Where nobody else could lead (a process without a configuration, {@link LocalClusterConfig}), it is an ordinary
    * transaction, which is rolled back when the term ends. docs/fencing.md says more.
@@ -148,7 +149,7 @@ export interface Term {
   transaction<Pool extends TransactionPool, Result>(
     pool: Pool,
     fn: (tx: TransactionOf<Pool>) => Result,
-    options?: GuardOptions,
+    options?: TransactionOptions,
   ): Promise<Awaited<Result>>;
 
   /**
@@ -187,6 +188,15 @@ export interface GuardOptions {
    *   a takeover, takes at most the duration of a lease in any case
    */
   timeout?: number;
+}
+
+export interface TransactionOptions extends GuardOptions {
+  /**
+   * How far the transaction is kept apart from others. The function cannot set it: its transaction has begun by then.
+   *
+   * @default what the database, or the session, has
+   */
+  isolationLevel?: "read committed" | "repeatable read" | "serializable";
 }
 
 /** A pool of `pg`, `postgres`, `mysql2` or `knex`, told by its shape. */

@@ -1,15 +1,20 @@
 // Transactions that a deposed leader cannot commit, with every client, on real databases.
 import assert from "node:assert/strict";
 import { spawnSync } from "node:child_process";
+import { writeFile } from "node:fs/promises";
+import { join } from "node:path";
 import { after, before, describe, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import whenleader from "../index.js";
 import child from "./support/child.js";
-import { isMissing, Server } from "./support/servers.mjs";
-import { Breaker, DATABASES } from "./support/sql-clients.mjs";
+import { isMissing, Server, serverProgram } from "./support/servers.mjs";
+import { DATABASES, Interceptor } from "./support/sql-clients.mjs";
+import { NEEDED } from "./support/stores.mjs";
+import temp from "./support/temp.js";
 
 const { LeadershipLostError, startCluster, stopCluster, useCluster } = whenleader;
 const { PATIENCE, Program, ROOT } = child;
+const { newFolder } = temp;
 
 const LEASE = 3_000;
 const RENEW = 500;
@@ -37,7 +42,11 @@ const failure = (promise) =>
 
 let elections = 0;
 
-for (const [name, database] of Object.entries(DATABASES)) {
+const databases = Object.entries(DATABASES).filter(
+  ([, { kind }]) => NEEDED.includes(kind) || serverProgram(kind),
+);
+
+for (const [name, database] of databases) {
   describe(`fencing on ${name}`, { concurrency: false }, () => {
     const [admin] = database.clients;
     /** @type {any} */
@@ -54,6 +63,8 @@ for (const [name, database] of Object.entries(DATABASES)) {
       // The cluster lasts as long as somebody takes part.
       await useCluster().waitUntilLeader({ timeout: PATIENCE });
       await sql("CREATE TABLE done (what VARCHAR(100) NOT NULL)");
+      if (database.deadlock)
+        await sql("CREATE TABLE pairs (name VARCHAR(100) PRIMARY KEY, n INT NOT NULL)");
     });
     after(async () => {
       if (!server) return;
@@ -93,6 +104,17 @@ for (const [name, database] of Object.entries(DATABASES)) {
       return rows.length;
     };
 
+    /** A pool whose connections meet a fate. */
+    async function behind(t, client, what, fate, options = {}) {
+      const interceptor = await Interceptor.before(server.port, what, fate);
+      const pool = client.pool(server.urlAt(interceptor.port), 1, options);
+      t.after(async () => {
+        await client.close(pool);
+        await interceptor.close();
+      });
+      return pool;
+    }
+
     for (const client of database.clients) {
       const run = (title, body, options = {}) =>
         test(`${client.name}: ${title}`, options, async (t) => {
@@ -111,7 +133,11 @@ for (const [name, database] of Object.entries(DATABASES)) {
         run(
           `${how}, what the function wrote is committed, and its connection is as before`,
           async ({ pool, term, insert, what, rows }) => {
-            const [before] = await rows(pool, database.settings);
+            const settings = async () => [
+              (await rows(pool, database.settings))[0],
+              (await rows(pool, database.connectionId))[0],
+            ];
+            const before = await settings();
             const value = await term.transaction(
               pool,
               async (tx) => {
@@ -122,18 +148,22 @@ for (const [name, database] of Object.entries(DATABASES)) {
             );
             assert.equal(value, 42);
             assert.equal(await count(what), 1);
-            assert.deepEqual(await rows(pool, database.settings), [before]);
+            assert.deepEqual(await settings(), before);
             const tx = await term.transaction(pool, (tx) => ({ tx }), { hold });
             const late = await failure(client.rows(tx.tx, "SELECT 1"));
             assert.ok(late instanceof Error);
-            assert.deepEqual(await rows(pool, database.settings), [before]);
+            assert.deepEqual(await settings(), before);
           },
         );
 
         run(
           `${how}, an error of the function passes through, and nothing is committed`,
           async ({ pool, term, insert, what, rows }) => {
-            const [before] = await rows(pool, database.settings);
+            const settings = async () => [
+              (await rows(pool, database.settings))[0],
+              (await rows(pool, database.connectionId))[0],
+            ];
+            const before = await settings();
             const own = new Error("of its own");
             const write = async (tx) => {
               await insert(tx, what);
@@ -141,7 +171,7 @@ for (const [name, database] of Object.entries(DATABASES)) {
             };
             assert.equal(await failure(term.transaction(pool, write, { hold })), own);
             assert.equal(await count(what), 0);
-            assert.deepEqual(await rows(pool, database.settings), [before]);
+            assert.deepEqual(await settings(), before);
           },
         );
 
@@ -320,30 +350,308 @@ for (const [name, database] of Object.entries(DATABASES)) {
         },
       );
 
-      run(
-        "a function that ends the transaction by itself is told so",
-        async ({ pool, term, insert, what, rows }) => {
-          const error = await failure(
-            term.transaction(pool, async (tx) => {
-              await rows(tx, "COMMIT");
-              await rows(tx, "BEGIN");
+      for (const step of ["COMMIT", "ROLLBACK"]) {
+        run(
+          `when no answer to ${step} comes, the transaction does not wait for longer than a lease`,
+          async ({ t, term, insert, what }) => {
+            const pool = await behind(t, client, new RegExp(`\\b${step}\\b`, "i"), "swallow");
+            const own = new Error("of its own");
+            const begun = performance.now();
+            const error = await failure(
+              term.transaction(pool, async (tx) => {
+                await insert(tx, what);
+                if (step === "ROLLBACK") throw own;
+              }),
+            );
+            assert.ok(performance.now() - begun < LEASE + PATIENCE / 2);
+            if (step === "ROLLBACK") assert.equal(error, own);
+            else assert.equal(error.reason, "commit-unknown");
+            assert.ok(term.isCurrent());
+            await untilNothingIsOpen();
+            assert.equal(await count(what), step === "COMMIT" ? 1 : 0);
+          },
+        );
+      }
+
+      for (const isolationLevel of ["read committed", "repeatable read", "serializable"]) {
+        run(
+          `a transaction may be ${isolationLevel}, and the next one is as usual`,
+          async ({ pool, election, term, insert, what, rows }) => {
+            const level = async (tx) => {
               await insert(tx, what);
-            }),
-          );
-          assert.equal(error.code, "WHENLEADER_TRANSACTION", String(error));
-          assert.equal(error.reason, "ended-early");
+              await sleep(150);
+              return (await rows(tx, database.level))[0].level;
+            };
+            const usual = await term.transaction(pool, level);
+            const options = /** @type {any} */ ({ isolationLevel, hold: true });
+            assert.equal(await term.transaction(pool, level, options), isolationLevel);
+            assert.equal(await term.transaction(pool, level), usual);
+            const taken = term.transaction(
+              pool,
+              async (tx) => {
+                await insert(tx, what);
+                await takeOver(election);
+              },
+              /** @type {any} */ ({ isolationLevel }),
+            );
+            assert.equal((await failure(taken)).reason, "taken");
+            assert.equal(await count(what), 3);
+          },
+        );
+      }
+
+      run(
+        "a conflict with somebody else is told as that, as long as the term lasts",
+        async ({ t, pool, term, election, insert, what, rows }) => {
+          const rivals = admin.pool(server.url, 1);
+          t.after(() => admin.close(rivals));
+          /** @type {any} */
+          let rival;
+          // Afterwards the library's next statement meets it.
+          const clash = async (tx) => {
+            rival = await admin.alone(rivals);
+            await insert(tx, what);
+            if (database.lockLease) {
+              await admin.rows(rival, "START TRANSACTION");
+              await admin.rows(rival, database.lockLease(election));
+            } else {
+              await rows(tx, `SELECT * FROM done WHERE what = '${what} rival'`);
+              await admin.rows(rival, "BEGIN ISOLATION LEVEL SERIALIZABLE");
+              await admin.rows(rival, `SELECT * FROM done WHERE what = '${what}'`);
+              await admin.rows(rival, `INSERT INTO done VALUES ('${what} rival')`);
+              await admin.rows(rival, "COMMIT");
+            }
+          };
+          const isConflict = (error) => error.code === "40001" || error.errno === 1205;
+          const options = /** @type {any} */ ({ isolationLevel: "serializable" });
+          const error = await failure(term.transaction(pool, clash, options));
+          assert.ok(isConflict(error), String(error));
+          await admin.rows(rival, "ROLLBACK");
+          rival.release();
+          /** @type {any} */
+          let verified;
+          await client
+            .own(pool, async (tx) => {
+              if (!database.lockLease)
+                await rows(tx, "SET TRANSACTION ISOLATION LEVEL SERIALIZABLE");
+              await clash(tx);
+              verified = await failure(term.verify(tx, { hold: true }));
+            })
+            .catch(() => {});
+          assert.ok(isConflict(verified), String(verified));
+          await admin.rows(rival, "ROLLBACK");
+          rival.release();
+          assert.ok(term.isCurrent());
+          // Also where the function minds nothing.
           assert.equal(await count(what), 0);
-          assert.equal((await rows(pool, "SELECT 1")).length, 1);
+          await term.transaction(pool, (tx) => insert(tx, what));
+          assert.equal(await count(what), 1);
         },
       );
 
       run(
+        "each way to ask is closed when the transaction is over, however far it was prepared",
+        async ({ pool, term, what, rows }) => {
+          const dir = newFolder();
+          const text = `INSERT INTO done VALUES ('${what}')`;
+          await writeFile(join(dir, "late.sql"), text);
+          /** @type {any} */
+          let ways;
+          const [{ id }] = await rows(pool, database.connectionId);
+          await term.transaction(pool, async (tx) => {
+            ways = await client.ways(tx, text, join(dir, "late.sql"));
+          });
+          // The only connection is somebody else's by now.
+          assert.equal((await rows(pool, database.connectionId))[0].id, id);
+          for (const [way, ask] of Object.entries(ways)) {
+            const error = await failure((async () => ask())());
+            assert.ok(error instanceof Error, way);
+            assert.match(error.message, /has returned|reading 'query'|already complete/, way);
+          }
+          await term.transaction(pool, () => {});
+          assert.equal(await count(what), 0);
+          assert.equal((await rows(pool, database.connectionId))[0].id, id);
+        },
+      );
+
+      run(
+        "each way to end the transaction is refused, and it goes on",
+        async ({ pool, term, insert, what, rows }) => {
+          /** @type {string[]} */
+          let ways = [];
+          const [{ id }] = await rows(pool, database.connectionId);
+          await term.transaction(pool, async (tx) => {
+            await insert(tx, what);
+            ways = Object.keys(client.ends(tx));
+          });
+          assert.ok(ways.length > 2);
+          for (const way of ways) {
+            const error = await failure(
+              term.transaction(pool, async (tx) => {
+                await insert(tx, `${what} more`);
+                await client.ends(tx)[way]();
+              }),
+            );
+            assert.ok(error instanceof TypeError, `${way}: ${error}`);
+            assert.match(error.message, /return from the function/, way);
+          }
+          assert.equal(await count(what), 1);
+          assert.equal(await count(`${what} more`), 0);
+          assert.equal((await rows(pool, database.connectionId))[0].id, id);
+        },
+      );
+
+      run(
+        "a part of the transaction that outlives it says nothing on a connection that somebody else has",
+        async ({ pool, term, insert, what, rows }) => {
+          const over = Promise.withResolvers?.() ?? withResolvers();
+          /** @type {any} */
+          let part;
+          await term.transaction(pool, async (tx) => {
+            const nested = nestedIn(tx) ?? ((fn) => fn(tx));
+            const begun = Promise.withResolvers?.() ?? withResolvers();
+            part = failure(
+              nested(async (inner) => {
+                await insert(inner, what);
+                begun.resolve();
+                await over.promise;
+                throw new Error("too late");
+              }),
+            );
+            await begun.promise;
+          });
+          await client.own(pool, async (tx) => {
+            over.resolve();
+            await part;
+            await rows(tx, "SELECT 1");
+            await insert(tx, what);
+          });
+          assert.equal(await count(what), 2);
+        },
+      );
+
+      run(
+        "a text that plainly ends the transaction is refused, and nothing is sent",
+        async ({ pool, term, insert, what, rows }) => {
+          for (const text of [
+            ...["COMMIT", "rollback;", "/* now */ Commit", "-- now\nROLLBACK WORK", "BEGIN"],
+            ...["START TRANSACTION", "end", "SET autocommit = 1"],
+          ]) {
+            const refused = await failure(
+              term.transaction(pool, async (tx) => {
+                await insert(tx, what);
+                await rows(tx, text);
+              }),
+            );
+            assert.ok(refused instanceof TypeError, `${text}: ${refused}`);
+            assert.match(refused.message, /is refused: .* return from the function/);
+            // Also for a function that minds nothing: it is in its transaction still.
+            await term.transaction(pool, async (tx) => {
+              await insert(tx, `${what} ${text.length}`);
+              await rows(tx, text).catch(() => {});
+              await rows(tx, "SAVEPOINT mine");
+              await rows(tx, "ROLLBACK TO SAVEPOINT mine");
+            });
+          }
+          assert.equal(await count(what), 0);
+        },
+      );
+
+      run(
+        "a function that ends the transaction by itself is told so, and what becomes of the rest",
+        async ({ pool, term, insert, what, rows }) => {
+          const error = await failure(
+            term.transaction(pool, async (tx) => {
+              await insert(tx, what);
+              await rows(tx, database.ends(what));
+              await insert(tx, `${what} after`);
+            }),
+          );
+          assert.equal(error.code, "WHENLEADER_TRANSACTION", String(error));
+          assert.equal(error.reason, "ended-early");
+          assert.equal(await count(what), 1);
+          const isRolledBack = (await count(`${what} after`)) === 0;
+          assert.equal(isRolledBack, database.rollsBackTheRest);
+          assert.match(
+            error.message,
+            isRolledBack ? /is rolled back/ : /so may be what came after/,
+          );
+          assert.equal((await rows(pool, "SELECT 1")).length, 1);
+          await untilNothingIsOpen();
+        },
+      );
+
+      if (database.deadlock) {
+        run(
+          "a deadlock that the function passes over ends it, and nothing is committed",
+          async ({ pool, term, insert, what, rows }) => {
+            await sql(`INSERT INTO pairs VALUES ('${what} 1', 0), ('${what} 2', 0)`);
+            const update = (tx, i) =>
+              rows(tx, `UPDATE pairs SET n = n + 1 WHERE name = '${what} ${i}'`);
+            for (const goesOn of [true, false]) {
+              const other = admin.pool(server.url, 1);
+              const rival = await admin.alone(other);
+              /** @type {any} */
+              let swallowed;
+              /** @type {any} */
+              let later;
+              const error = await failure(
+                term.transaction(
+                  pool,
+                  async (tx) => {
+                    await insert(tx, what);
+                    await update(tx, 1);
+                    await admin.rows(rival, "START TRANSACTION");
+                    // Of two the server rolls back the one that has written less.
+                    await admin.rows(
+                      rival,
+                      `INSERT INTO done SELECT '${what} rival' FROM information_schema.COLUMNS LIMIT 100`,
+                    );
+                    await admin.rows(rival, `UPDATE pairs SET n = n + 1 WHERE name = '${what} 2'`);
+                    const waiting = admin.rows(
+                      rival,
+                      `UPDATE pairs SET n = n + 1 WHERE name = '${what} 1'`,
+                    );
+                    await sleep(100);
+                    swallowed = await failure(update(tx, 2));
+                    if (goesOn) later = await failure(insert(tx, what));
+                    await waiting;
+                  },
+                  { timeout: PATIENCE },
+                ),
+              );
+              await admin.rows(rival, "ROLLBACK");
+              rival.release();
+              await admin.close(other);
+              assert.equal(swallowed.errno, 1213, String(swallowed));
+              if (goesOn) assert.equal(later.errno, 1213, String(later));
+              assert.equal(error.errno, 1213, String(error));
+              assert.equal(await count(what), 0);
+            }
+          },
+        );
+
+        run(
+          "what is not caught by its error is rolled back as well: a statement that rolls back by itself",
+          async ({ pool, term, insert, what, rows }) => {
+            // A stream tells its errors to nobody but who reads it; this is the same for a server.
+            const error = await failure(
+              term.transaction(pool, async (tx) => {
+                await insert(tx, what);
+                await rows(tx, "/*! ROLLBACK */");
+                await insert(tx, what);
+              }),
+            );
+            assert.equal(error.reason, "ended-early");
+            assert.equal(await count(what), 0);
+          },
+        );
+      }
+
+      run(
         "when the answer to COMMIT is lost, nobody is told that it failed",
         async ({ term, insert, what, t }) => {
-          const breaker = await Breaker.before(server.port);
-          t.after(() => breaker.close());
-          const pool = client.pool(server.urlAt(breaker.port), 1);
-          t.after(() => client.close(pool));
+          const pool = await behind(t, client, /\bcommit\b/i, "break");
           const error = await failure(term.transaction(pool, (tx) => insert(tx, what)));
           assert.equal(error.code, "WHENLEADER_TRANSACTION", String(error));
           assert.equal(error.reason, "commit-unknown");
@@ -356,6 +664,44 @@ for (const [name, database] of Object.entries(DATABASES)) {
           await untilNothingIsOpen();
         },
       );
+
+      // The other clients wait for as long as it takes.
+      if (client.impatient) {
+        for (const [step, what] of Object.entries({
+          BEGIN: /\bbegin\b/i,
+          "the limits": /set_config/,
+          "the guard": /KEY SHARE/,
+          COMMIT: /\bcommit\b/i,
+          ROLLBACK: /\brollback\b/i,
+        })) {
+          run(
+            `when the client does not wait for ${step}, the pool does not get that connection back`,
+            async ({ t, term, insert, what: row }) => {
+              const pool = await behind(t, client, what, 600, client.impatient);
+              const own = new Error("of its own");
+              const error = await failure(
+                term.transaction(
+                  pool,
+                  async (tx) => {
+                    await insert(tx, row);
+                    if (step === "ROLLBACK") throw own;
+                  },
+                  { hold: true, timeout: PATIENCE },
+                ),
+              );
+              if (step === "ROLLBACK") assert.equal(error, own);
+              else if (step === "COMMIT") assert.equal(error.reason, "commit-unknown");
+              else assert.match(error.message, /timeout/);
+              // Whatever the pool gives next is outside of every transaction.
+              await insert(pool, `${row} next`);
+              assert.equal(await count(`${row} next`), 1);
+              await untilNothingIsOpen();
+              assert.equal(await count(`${row} next`), 1);
+              assert.equal(await count(row), step === "COMMIT" ? 1 : 0);
+            },
+          );
+        }
+      }
 
       run(
         "a connection that breaks ends the transaction at once, also for a function that waits for something else",
@@ -490,16 +836,19 @@ for (const [name, database] of Object.entries(DATABASES)) {
       }
 
       run("a process that is alone runs an ordinary transaction", async ({ t, what }) => {
-        const program = onItsOwn(t, client, server.url, what, {});
+        const program = onItsOwn(t, client, server.url, what, {}, database.ends(`${what}_alone`));
         await program.said("end");
         assert.deepEqual(program.lines, [
           "value 42",
           "verified",
           "of its own",
+          // An error in PostgreSQL ends all of it, whoever minds; in the others it ends its statement.
+          `after an error ${name === "postgres" ? "25P02" : "undefined"}`,
+          "after a commit true",
           "lost stopped",
           "end",
         ]);
-        assert.equal(await count(what), 1);
+        assert.equal(await count(what), name === "postgres" ? 1 : 2);
       });
 
       run("verify() takes no pool, and transaction() no connection", async ({ pool, term }) => {
@@ -548,6 +897,51 @@ for (const [name, database] of Object.entries(DATABASES)) {
     );
 
     if (name === "postgres") {
+      test("postgres: a cursor that is left in the middle ends with the function", async (t) => {
+        if (!server) return t.skip("no server");
+        const { election, term } = await newTerm(t);
+        const client = database.clients.find((one) => one.name === "postgres");
+        const pool = client.pool(server.url, 1);
+        t.after(() => client.close(pool));
+        for (const read of [
+          async (cursor) => void (await cursor(1)[Symbol.asyncIterator]().next()),
+          async (cursor) => void cursor(1)[Symbol.asyncIterator]().next(),
+          (cursor) => new Promise((done) => cursor(1, () => new Promise(done)).catch(() => {})),
+          (cursor) => cursor(1, () => new Promise(() => {})).catch(() => {}),
+        ]) {
+          await term.transaction(pool, async (tx) => {
+            await client.rows(tx, `INSERT INTO done VALUES ('${election}')`);
+            const query = tx.unsafe("SELECT * FROM generate_series(1, 5)");
+            await Promise.race([read(query.cursor.bind(query)), sleep(100)]);
+          });
+        }
+        assert.equal(await count(election), 4);
+      });
+
+      test("verify() with hold has its limit before it has the lock", async (t) => {
+        if (!server) return t.skip("no server");
+        const { term } = await newTerm(t);
+        const alone = await admin.alone(prompt);
+        const asked = [];
+        const spied = new Proxy(alone, {
+          get: (_, property) => {
+            const value = Reflect.get(alone, property, alone);
+            if (typeof value !== "function") return value;
+            return (...values) => {
+              if (property === "query") asked.push(values[0].text ?? values[0]);
+              return value.apply(alone, values);
+            };
+          },
+        });
+        await alone.query("BEGIN");
+        await term.verify(spied, { hold: true });
+        await alone.query("COMMIT");
+        alone.release();
+        const limit = asked.findIndex((text) => text.includes("idle_in_transaction"));
+        const lock = asked.findIndex((text) => text.includes("FOR KEY SHARE"));
+        assert.ok(limit >= 0 && limit < lock, asked.join("\n"));
+      });
+
       test("behind a pooler in transaction mode it is the same", async (t) => {
         if (!server || isMissing("pgbouncer", "fencing behind a pooler"))
           return t.skip("no server");
@@ -649,10 +1043,12 @@ for (const [name, database] of Object.entries(DATABASES)) {
         assert.ok((await failure(term.verify(/** @type {any} */ (pool)))) instanceof TypeError);
       }
       for (const [options, words] of [
-        [{ hold: 1 }, /hold must be true or false/],
-        [{ timeout: 0 }, /timeout must be/],
-        [{ timeout: "5s" }, /timeout must be/],
-        [{ timeout: Number.NaN }, /timeout must be/],
+        [{ hold: 1 }, /^term\.transaction\(\): options\.hold must be true or false/],
+        [{ timeout: 0 }, /^term\.transaction\(\): options\.timeout must be/],
+        [{ timeout: "5s" }, /options\.timeout must be/],
+        [{ timeout: Number.NaN }, /options\.timeout must be/],
+        [{ isolationLevel: "snapshot" }, /options\.isolationLevel must be .* or "serializable"/],
+        [{ isolationLevel: "serializable; DROP TABLE done" }, /options\.isolationLevel must be/],
         [{ holds: true }, /no holds/],
         [null, /must be an object/],
       ]) {
@@ -665,6 +1061,15 @@ for (const [name, database] of Object.entries(DATABASES)) {
       assert.ok(
         (await failure(term.transaction(prompt, /** @type {any} */ (7)))) instanceof TypeError,
       );
+      const client = await admin.alone(prompt);
+      for (const [options, words] of [
+        [{ hold: 1 }, /^term\.verify\(\): options\.hold must be true or false/],
+        [{ isolationLevel: "serializable" }, /^term\.verify\(\) has the options hold and timeout/],
+      ]) {
+        const error = await failure(term.verify(client, /** @type {any} */ (options)));
+        assert.match(error.message, /** @type {RegExp} */ (words));
+      }
+      client.release();
     });
   });
 }
@@ -688,7 +1093,7 @@ function withResolvers() {
 }
 
 /** A leader of its own, which tries what there is. */
-function onItsOwn(t, client, url, what, env) {
+function onItsOwn(t, client, url, what, env, ends = "") {
   const code = `
     import { DATABASES } from ${JSON.stringify(`${ROOT}/__test__/support/sql-clients.mjs`)};
     import { stopCluster, useCluster } from "whenleader";
@@ -707,6 +1112,14 @@ function onItsOwn(t, client, url, what, env) {
         throw new Error("of its own");
       });
       await own.catch((error) => console.log(error.message));
+      const passesOver = term.transaction(pool, async (tx) => {
+        await insert(tx);
+        await client.rows(tx, "SELECT nothing_of_the_kind FROM done").catch(() => {});
+      });
+      const code = await passesOver.then(() => undefined, ({ code }) => code);
+      console.log("after an error", code === "42703" ? "25P02" : code);
+      const ends = term.transaction(pool, (tx) => client.rows(tx, ${JSON.stringify(ends)}));
+      console.log("after a commit", (await ends.catch(({ reason }) => reason)) === "ended-early");
       let begun;
       const hasBegun = new Promise((done) => (begun = done));
       const stopped = term.transaction(pool, async (tx) => {

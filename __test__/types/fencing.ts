@@ -15,7 +15,7 @@ export async function clients(term: Term) {
       tx.nothing();
       return (await client.query("SELECT 1")).rowCount ?? 0;
     },
-    { hold: true, timeout: 5_000 },
+    { hold: true, timeout: 5_000, isolationLevel: "serializable" },
   );
   const said: string = await term.transaction(postgres(""), async (sql) => {
     await sql.savepoint(async (inner) => inner`SELECT 1`);
@@ -42,6 +42,10 @@ export async function clients(term: Term) {
     await transaction("jobs").insert({ id: 1 });
   });
   await term.verify(await new pg.Pool().connect(), { hold: true });
+  // @ts-expect-error
+  await term.verify(await new pg.Pool().connect(), { isolationLevel: "serializable" });
+  // @ts-expect-error
+  await term.transaction(new pg.Pool(), () => {}, { isolationLevel: "snapshot" });
   // @ts-expect-error
   await term.transaction(5, () => {});
   // @ts-expect-error

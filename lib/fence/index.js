@@ -10,27 +10,31 @@
 
 const { ElectionError, LeadershipLostError } = require("../errors.js");
 const { after } = require("../timer.js");
-const { KnexSession, askKnex, isKnex, isKnexTransaction, knexDialect } = require("./knex.js");
+const { clientOf, poolOf } = require("./clients.js");
 const {
-  MysqlSession,
-  askMysql,
-  coreOf,
-  isInTransaction,
-  isMysqlConnection,
-  isMysqlPool,
-} = require("./mysql2.js");
-const { Uncommitted } = require("./gate.js");
-const { PgSession, askPg, isPgClient, isPgPool } = require("./pg.js");
-const {
-  PostgresSession,
-  askPostgres,
-  isPostgres,
-  isPostgresTransaction,
-} = require("./postgres.js");
+  Uncommitted,
+  commitUnknown,
+  endedEarly,
+  guardIn,
+  guess,
+  isConflict,
+  isConnectionLoss,
+  meaningOf,
+  noTransaction,
+  over,
+  refuseLost,
+  toError,
+  troubleAfter,
+  troubleOf,
+  withNews,
+} = require("./errors.js");
+const { checkOptions, shown } = require("./options.js");
+const { whenAborted } = require("./signal.js");
 const { ENDED_EARLY, databaseOf } = require("./sql.js");
 
 /** @typedef {import("../../index.js").Term} Term */
 /** @typedef {import("../native-types").Guard} Guard */
+/** @typedef {import("./errors.js").KnownGuard} KnownGuard */
 /** @typedef {import("./sql.js").Ask} Ask */
 /** @typedef {import("./sql.js").Rules} Rules */
 
@@ -42,7 +46,10 @@ const { ENDED_EARLY, databaseOf } = require("./sql.js");
  * @property {() => Promise<void>} acquire
  * @property {() => Promise<void>} begin
  * @property {unknown} tx  what the application's function gets
+ * @property {{ error: unknown } | null} failed  the error of a statement of the function, who may have passed over it,
+ *   where that ends the transaction without everybody's knowing
  * @property {Ask} ask
+ * @property {Ask} [askAfter]  the same after the end of it, where its connection is somebody else's by then
  * @property {(reason: unknown) => void} close  of tx
  * @property {() => Promise<unknown>} commit
  * @property {() => Promise<unknown>} rollback
@@ -52,28 +59,28 @@ const { ENDED_EARLY, databaseOf } = require("./sql.js");
  */
 
 /**
+ * What one of term.transaction() needs to know.
+ *
  * @typedef {object} Watch
  * @property {(error: unknown) => void} onBroken  the connection is lost while nothing is asked
  * @property {() => unknown} lost  why the term is over, if it is
+ * @property {string | undefined} isolationLevel  of the transaction, in words of SQL
  */
 
 /** @typedef {(watch: Watch) => Session} Open */
 
-/** A term that nobody else could have: there is nothing to ask. @type {Rules} */
-const ALONE = {
+/** In a database of which nothing is known, for a term that nobody else could have. @type {Rules} */
+const UNKNOWN = {
   before: async () => "current",
   begun: async () => "current",
   ending: async () => "current",
   after: async () => {},
 };
 
-const CLIENTS = "pg, postgres, mysql2 (with callbacks or promises) and knex";
 /** How much later a server ends a transaction than its client does, if that lives: of two, the client tells why. */
 const GRACE = 250;
-/** How long news are waited for that are under way. */
-const NEWS = 250;
-/** Of the words of a guard: what ended a term. */
-const REASONS = new Set(["expired", "released", "taken"]);
+/** What the end of a transaction may take where there is no lease that says so. */
+const LAST_LIMIT = 15_000;
 
 /**
  * @param {Term} term
@@ -108,16 +115,16 @@ async function verify(term, guardOf, client, options) {
  * @param {import("./sql.js").Terms} terms
  */
 async function verifyIn(term, guard, ask, isInside, terms) {
-  const word = await guard.database.verify(ask, terms).catch((error) => {
+  const { database, statements } = guard;
+  const word = await database.verify(ask, terms).catch(async (error) => {
+    if (isConflict(guard, error)) {
+      const word = await database.afterConflict(ask, statements).catch(() => undefined);
+      throw troubleAfter(term, word, error);
+    }
     throw meaningOf(term, guard, error, "verify");
   });
   if (word === "no-transaction" || !(await isInside())) {
-    throw new ElectionError(
-      "WHENLEADER_TRANSACTION",
-      "term.verify() was called outside of a transaction, where it proves nothing about the next statement: send " +
-        "BEGIN on this client first, or let term.transaction() do it",
-      { election: term.election, reason: "no-transaction" },
-    );
+    throw noTransaction(term);
   }
   const trouble = troubleOf(term, guard, word, "verify");
   if (trouble !== undefined) throw trouble;
@@ -130,11 +137,11 @@ async function verifyIn(term, guard, ask, isInside, terms) {
  * @param {() => Guard | null | undefined} guardOf
  * @param {unknown} pool
  * @param {(tx: any) => T} fn
- * @param {{ hold?: boolean, timeout?: number }} [options]
+ * @param {{ hold?: boolean, timeout?: number, isolationLevel?: string }} [options]
  * @returns {Promise<Awaited<T>>}
  */
 async function transaction(term, guardOf, pool, fn, options) {
-  const { hold, timeout } = checkOptions(options, "transaction");
+  const { hold, timeout, isolationLevel } = checkOptions(options, "transaction");
   const { dialect, open } = poolOf(pool);
   if (typeof fn !== "function") {
     throw new TypeError(`term.transaction(pool, fn): fn must be a function, not ${shown(fn)}`);
@@ -146,12 +153,14 @@ async function transaction(term, guardOf, pool, fn, options) {
   }
   const guard = guardIn(term, guardOf, dialect, "transaction");
   const terms = guard && termsOf(guard, hold, timeout);
-  const rules = guard && terms ? guard.database.rules(terms) : ALONE;
+  const rules =
+    guard && terms ? guard.database.rules(terms) : (databaseOf(dialect)?.alone() ?? UNKNOWN);
   const limit = terms ? terms.limit : timeout;
   const stop = new Stop(term, limit);
   const session = open({
     onBroken: (error) => stop.broke(error),
     lost: () => (term.isCurrent() ? undefined : guess(term)),
+    isolationLevel,
   });
   try {
     return await new Guarded(term, guard, rules, session, stop).run(fn);
@@ -160,29 +169,6 @@ async function transaction(term, guardOf, pool, fn, options) {
   } finally {
     stop.dispose();
   }
-}
-
-/** Who waits for a signal: one listener for all, however many transactions there are. @type {WeakMap<AbortSignal, Set<() => void>>} */
-const waiting = new WeakMap();
-
-/**
- * @param {AbortSignal} signal
- * @param {() => void} then
- * @returns {() => void}  takes it back
- */
-function whenAborted(signal, then) {
-  let all = waiting.get(signal);
-  if (all === undefined) {
-    const set = new Set();
-    all = set;
-    waiting.set(signal, set);
-    const callAll = () => {
-      for (const one of set) one();
-    };
-    signal.addEventListener("abort", callAll, { once: true });
-  }
-  all.add(then);
-  return () => all.delete(then);
 }
 
 /** What ends a transaction from outside: its term, its time, or the loss of its connection. */
@@ -195,6 +181,7 @@ class Stop {
   #onAbort = () => this.#reject(this.#term.signal.reason);
   #noAbort = () => {};
   #noTimeout = () => {};
+  #isLimited = false;
 
   /**
    * @param {Term} term
@@ -208,19 +195,31 @@ class Stop {
     this.promise.catch(() => {});
     this.#noAbort = whenAborted(term.signal, this.#onAbort);
     if (limit !== undefined) {
-      this.#noTimeout = after(limit, () => {
-        // A process that did not run for so long finds its timers first.
-        if (!term.isCurrent()) return this.#reject(guess(term));
-        this.#reject(
-          new ElectionError(
-            "WHENLEADER_TIMEOUT",
-            `the transaction of the election "${term.election}" (term ${term.token}) did not end within ${limit} ms: ` +
-              "it is rolled back. Make it shorter, or give it more time: term.transaction(pool, fn, { timeout })",
-            { election: term.election, reason: "timeout" },
-          ),
-        );
-      });
+      const cure = "Make it shorter, or give it more time: term.transaction(pool, fn, { timeout })";
+      this.#limit(limit, `did not end within ${limit} ms: it is rolled back. ${cure}`);
     }
+  }
+
+  /**
+   * @param {number} ms
+   * @param {string} what
+   */
+  #limit(ms, what) {
+    const { election, token } = this.#term;
+    this.#isLimited = true;
+    this.#noTimeout = after(ms, () => {
+      // A process that did not run for so long finds its timers first.
+      if (!this.#term.isCurrent()) return this.#reject(guess(this.#term));
+      const told = `the transaction of the election "${election}" (term ${token}) ${what}`;
+      this.#reject(new ElectionError("WHENLEADER_TIMEOUT", told, { election, reason: "timeout" }));
+    });
+  }
+
+  /** The function has its time; the end of a transaction has a limit also where that has none. @param {number} limit */
+  limitEnd(limit) {
+    if (this.#isLimited) return;
+    const cure = "Look for what is between this process and its database";
+    this.#limit(limit, `was not ended by the database within ${limit} ms: it is given up. ${cure}`);
   }
 
   /** @param {unknown} error */
@@ -249,6 +248,10 @@ class Guarded {
   #stop;
   #isCommitting = false;
   #isOver = false;
+  /** A statement of the library's own has no answer, by the will of the client: it may be carried out later. */
+  #isUnsure = false;
+  /** The error of such a statement that somebody was in the way of. @type {unknown} */
+  #conflict;
 
   /**
    * @param {Term} term
@@ -276,13 +279,15 @@ class Guarded {
     let hasBegun = false;
     try {
       this.#check(await this.#step(this.#rules.before(this.#ask)));
-      await this.#until(session.begin());
+      // Also if the answer does not come: then it may begin later.
       hasBegun = true;
+      await this.#step(session.begin());
       this.#check(await this.#step(this.#rules.begun(this.#ask)));
       const value = await this.#until(call(fn, session.tx));
       // Until here: what comes is the library's alone.
       session.close(over());
-      this.#check(await this.#step(this.#rules.ending(this.#ask)));
+      this.#stop.limitEnd(this.#lastLimit);
+      await this.#end();
       refuseLost(this.#term);
       await this.#commit();
       await this.#giveBack();
@@ -301,8 +306,11 @@ class Guarded {
         session.destroy(toError(reason));
         throw reason;
       }
-      await this.#rollback(hasBegun);
-      throw error;
+      if (this.#isUnsure) {
+        session.destroy(toError(error));
+        throw error;
+      }
+      throw await this.#rollback(hasBegun, error);
     }
   }
 
@@ -328,6 +336,18 @@ class Guarded {
     }
   }
 
+  async #end() {
+    try {
+      this.#check(await this.#step(this.#rules.ending(this.#ask)));
+    } catch (error) {
+      const { failed } = this.#session;
+      if (failed === null || error instanceof Interruption) throw error;
+      if (error instanceof LeadershipLostError) throw error;
+      // That came of it.
+      throw failed.error;
+    }
+  }
+
   async #commit() {
     this.#isCommitting = true;
     // It holds the lock, so nobody leads yet; only its time can end it now.
@@ -342,19 +362,12 @@ class Guarded {
       return error.reason;
     }
     const cause = error instanceof Interruption ? error.reason : error;
-    const { database } = this.#guard ?? {};
-    const isAnswer =
-      !(error instanceof Interruption) && (database?.isAnswer(Object(cause)) ?? isSqlError(cause));
+    const database = databaseOf(this.#session.dialect);
+    const isAnswer = !(error instanceof Interruption) && database?.isAnswer(Object(cause));
     this.#session.destroy(toError(cause));
     // It did not do it, and if it waited for too long, that is why.
     if (isAnswer) return this.#term.isCurrent() ? cause : guess(this.#term, cause);
-    return new ElectionError(
-      "WHENLEADER_TRANSACTION",
-      `nobody knows whether the transaction of the election "${this.#term.election}" (term ${this.#term.token}) was ` +
-        "committed: the answer to COMMIT did not come. If it was, it was before any later term. Look in the database " +
-        "before you do it again, or make it safe to do twice",
-      { election: this.#term.election, reason: "commit-unknown", cause },
-    );
+    return commitUnknown(this.#term, cause);
   }
 
   /** Also after a rollback. A connection that cannot be made what it was is given to nobody. */
@@ -368,20 +381,38 @@ class Guarded {
     this.#session.release();
   }
 
-  /** @param {boolean} hasBegun */
-  async #rollback(hasBegun) {
+  get #lastLimit() {
+    return (this.#guard?.leaseDuration ?? LAST_LIMIT) + GRACE;
+  }
+
+  /**
+   * @param {boolean} hasBegun
+   * @param {unknown} error  why
+   * @returns {Promise<unknown>}  why, as far as that is known afterwards
+   */
+  async #rollback(hasBegun, error) {
+    this.#stop.limitEnd(this.#lastLimit);
+    let reason = error;
     try {
       if (hasBegun) await this.#until(this.#session.rollback());
-    } catch (error) {
-      this.#session.destroy(toError(error instanceof Interruption ? error.reason : error));
-      return;
+      if (this.#guard !== undefined && this.#conflict === error) {
+        const { check } = this.#guard.statements;
+        const { askAfter = (text) => this.#session.ask(text) } = this.#session;
+        reason = troubleAfter(this.#term, await this.#until(askAfter(check)), error);
+      }
+    } catch (broken) {
+      this.#session.destroy(toError(broken instanceof Interruption ? broken.reason : broken));
+      return error;
     }
     await this.#giveBack();
+    return reason;
   }
 
   /** @param {string | undefined} word */
   #check(word) {
-    if (this.#guard === undefined || word === undefined) return;
+    if (word === undefined) return;
+    if (word === ENDED_EARLY) throw endedEarly(this.#term, this.#session.dialect);
+    if (this.#guard === undefined) return;
     const trouble = troubleOf(this.#term, this.#guard, word, "transaction");
     if (trouble !== undefined) throw trouble;
   }
@@ -396,7 +427,10 @@ class Guarded {
     try {
       return await this.#until(answered);
     } catch (error) {
-      if (error instanceof Interruption || this.#guard === undefined) throw error;
+      if (error instanceof Interruption) throw error;
+      this.#isUnsure = databaseOf(this.#session.dialect)?.isAnswer(Object(error)) === false;
+      if (this.#guard === undefined) throw error;
+      if (isConflict(this.#guard, error)) this.#conflict = error;
       throw meaningOf(this.#term, this.#guard, error, "transaction");
     }
   }
@@ -436,126 +470,6 @@ async function call(fn, tx) {
   return await fn(tx);
 }
 
-/** @param {unknown} error */
-function isConnectionLoss(error) {
-  const { code, message } = Object(error);
-  return (
-    /^(08|57P0|25P0[34]|CONNECTION_|ECONN|EPIPE|ETIMEDOUT|PROTOCOL_CONNECTION_LOST)/.test(code) ||
-    /Connection terminated|not queryable|in closed state/.test(message)
-  );
-}
-
-function over() {
-  return new Error(
-    "the function of term.transaction() has returned, and its transaction is over: wait for all that it asks",
-  );
-}
-
-/** @param {unknown} error */
-function toError(error) {
-  return error instanceof Error ? error : new Error(String(error));
-}
-
-/** Whether it is the answer of a database, of whatever kind. @param {unknown} error */
-function isSqlError(error) {
-  return ["postgres", "mysql"].some((name) => databaseOf(name)?.isAnswer(Object(error)));
-}
-
-// ---- the term, and what the database says of it ----
-
-/** @param {Term} term */
-function refuseLost(term) {
-  if (term.signal.aborted) throw term.signal.reason;
-  if (!term.isCurrent()) throw guess(term);
-}
-
-/** Those whose reason is not known yet. @type {WeakSet<object>} */
-const guesses = new WeakSet();
-
-/**
- * The clock says that the term is over, and the news of it, which has the reason, is under way.
- *
- * @param {Term} term
- * @param {unknown} [cause]
- */
-function guess(term, cause) {
-  const error = lost(term, "expired", cause);
-  if (!term.signal.aborted) guesses.add(error);
-  return error;
-}
-
-/**
- * @param {Term} term
- * @param {unknown} error
- * @returns {Promise<unknown>}
- */
-async function withNews(term, error) {
-  if (!guesses.has(Object(error))) return error;
-  if (!term.signal.aborted) {
-    await new Promise((done) => {
-      const noTimer = after(NEWS, () => done(undefined));
-      const noNews = whenAborted(term.signal, () => done(noTimer()));
-      after(NEWS, noNews, { holds: false });
-    });
-  }
-  return term.signal.aborted ? term.signal.reason : error;
-}
-
-/**
- * @param {Term} term
- * @param {import("../../index.js").LossReason} reason
- * @param {unknown} [cause]
- */
-function lost(term, reason, cause) {
-  if (term.signal.aborted) return term.signal.reason;
-  const error = new LeadershipLostError(term.election, term.token, reason);
-  if (cause !== undefined) error.cause = cause;
-  return error;
-}
-
-/** @typedef {Guard & { statements: NonNullable<Guard["statements"]>, database: NonNullable<ReturnType<typeof databaseOf>> }} KnownGuard */
-
-/**
- * @param {Term} term
- * @param {() => Guard | null | undefined} guardOf
- * @param {string} dialect  of the client
- * @param {string} method
- * @returns {KnownGuard | undefined}  undefined: nobody else could lead
- */
-function guardIn(term, guardOf, dialect, method) {
-  const guard = guardOf();
-  if (guard === undefined) return undefined;
-  if (guard === null) throw lost(term, "stopped");
-  const { store, statements } = guard;
-  const database = statements && databaseOf(statements.dialect);
-  if (!statements || !database) {
-    throw new ElectionError(
-      "WHENLEADER_TRANSACTION",
-      `term.${method}() needs the lease in PostgreSQL, MySQL or MariaDB; that of the election "${term.election}" is on ` +
-        `${store}. Pass term.token along with what you write, and let the receiver refuse an older one: see docs/fencing.md`,
-      { election: term.election, reason: "no-transactions", fatal: true },
-    );
-  }
-  if (statements.dialect !== dialect) throw otherDatabase(term, guard, method);
-  return { ...guard, statements, database };
-}
-
-/**
- * @param {Term} term
- * @param {Guard} guard
- * @param {string} method
- * @param {unknown} [cause]
- */
-function otherDatabase(term, { store, statements }, method, cause) {
-  return new ElectionError(
-    "WHENLEADER_TRANSACTION",
-    `term.${method}() was given a client of another database than that which holds the lease of the election ` +
-      `"${term.election}": ${statements?.table} on ${store} does. Only a transaction in that very database can depend on ` +
-      "it; for all others see docs/fencing.md",
-    { election: term.election, reason: "other-database", fatal: true, cause },
-  );
-}
-
 /**
  * @param {KnownGuard} guard
  * @param {boolean} hold
@@ -565,159 +479,6 @@ function termsOf({ statements, leaseDuration }, hold, timeout) {
   const limit = timeout ?? (hold ? leaseDuration : undefined);
   const serverLimit = limit === undefined ? undefined : limit + GRACE;
   return { statements, hold, limit, serverLimit, lastLimit: leaseDuration };
-}
-
-/**
- * @param {Term} term
- * @param {KnownGuard} guard
- * @param {string | undefined} word
- * @param {string} method
- * @returns {Error | undefined}
- */
-function troubleOf(term, guard, word, method) {
-  if (word === "current") return undefined;
-  if (word === ENDED_EARLY) {
-    return new ElectionError(
-      "WHENLEADER_TRANSACTION",
-      "the function of term.transaction() ended its transaction by itself, by COMMIT, ROLLBACK, or (in MySQL and " +
-        "MariaDB) by a statement such as CREATE TABLE: what it committed was not guarded, and what came after it is " +
-        "rolled back. Leave the end to the library",
-      { election: term.election, reason: ENDED_EARLY },
-    );
-  }
-  if (word !== undefined && REASONS.has(word)) {
-    return lost(term, /** @type {import("../../index.js").LossReason} */ (word));
-  }
-  return otherDatabase(term, guard, method);
-}
-
-/**
- * @param {Term} term
- * @param {KnownGuard} guard
- * @param {unknown} error  of a statement of the library's own
- * @param {string} method
- * @returns {unknown}
- */
-function meaningOf(term, guard, error, method) {
-  if (!term.isCurrent()) return guess(term, error);
-  const { statements, database, store } = guard;
-  const meaning = database.meaning(Object(error));
-  if (meaning === undefined) return error;
-  if (meaning === "taken") return lost(term, "taken", error);
-  if (meaning === "other-database") return otherDatabase(term, guard, method, error);
-  const { election } = term;
-  const cures = {
-    refused: `this client's user may not lock the lease: ${database.rights(statements.table)}`,
-    "read-only": `this client is connected to a server, or in a session, that takes no writes: use one that writes to ${store}`,
-    "bad-table": `${statements.table} on ${store} is not as an election makes it: see docs/stores.md`,
-  };
-  return new ElectionError(
-    "WHENLEADER_TRANSACTION",
-    `term.${method}() cannot ask for the lease of the election "${election}": ${Object(error).message}. ${cures[meaning]}`,
-    { election, reason: meaning, fatal: true, cause: error },
-  );
-}
-
-// ---- what the application gives ----
-
-/**
- * @param {unknown} options
- * @param {string} method
- * @returns {{ hold: boolean, timeout: number | undefined }}
- */
-function checkOptions(options = {}, method) {
-  if (typeof options !== "object" || options === null) {
-    throw new TypeError(`the options of term.${method}() must be an object, not ${shown(options)}`);
-  }
-  const { hold = false, timeout, ...others } = /** @type {Record<string, unknown>} */ (options);
-  const [unknown] = Object.keys(others);
-  if (unknown !== undefined) {
-    throw new TypeError(`term.${method}() has the options hold and timeout, and no ${unknown}`);
-  }
-  if (typeof hold !== "boolean") {
-    throw new TypeError(`hold must be true or false, not ${shown(hold)}`);
-  }
-  if (
-    timeout !== undefined &&
-    !(typeof timeout === "number" && timeout > 0 && timeout < Infinity)
-  ) {
-    throw new TypeError(`timeout must be a number of milliseconds above 0, not ${shown(timeout)}`);
-  }
-  return { hold, timeout };
-}
-
-/**
- * @param {unknown} pool
- * @returns {{ dialect: string, open: Open }}
- */
-function poolOf(pool) {
-  if (isKnex(pool) && !isKnexTransaction(pool)) {
-    return { dialect: knexDialect(pool), open: (watch) => new KnexSession(pool, watch) };
-  }
-  if (isPostgres(pool)) {
-    return { dialect: "postgres", open: (watch) => new PostgresSession(pool, watch) };
-  }
-  if (isPgPool(pool)) {
-    return { dialect: "postgres", open: (watch) => new PgSession(pool, watch) };
-  }
-  if (isMysqlPool(pool)) {
-    return { dialect: "mysql", open: (watch) => new MysqlSession(pool, watch) };
-  }
-  const isOne =
-    isKnexTransaction(pool) ||
-    isPostgresTransaction(pool) ||
-    isPgClient(pool) ||
-    isMysqlConnection(pool);
-  throw new TypeError(
-    isOne
-      ? "term.transaction(pool, fn) needs the pool, and takes a connection out of it: this is a single connection, " +
-          "or a transaction. Within a transaction of your own call term.verify(client), first and last"
-      : `term.transaction(pool, fn) takes a pool of ${CLIENTS}, not ${shown(pool)}`,
-  );
-}
-
-/**
- * @param {any} client
- * @returns {{ dialect: string, ask: Ask, isInside: () => Promise<boolean> }}
- */
-function clientOf(client) {
-  const isInside = async () => true;
-  if (isKnexTransaction(client)) {
-    const dialect = knexDialect(client);
-    const ask = async (/** @type {string} */ text) =>
-      askKnex(dialect, await client.client.acquireConnection(), text);
-    return { dialect, ask, isInside };
-  }
-  if (isPostgresTransaction(client)) {
-    return { dialect: "postgres", ask: (text) => askPostgres(client, text), isInside };
-  }
-  if (isPgClient(client)) {
-    return { dialect: "postgres", ask: (text) => askPg(client, text), isInside };
-  }
-  if (isMysqlConnection(client)) {
-    const core = coreOf(client);
-    return {
-      dialect: "mysql",
-      ask: (text) => askMysql(core, text),
-      isInside: () => isInTransaction(core),
-    };
-  }
-  const isMany = isKnex(client) || isPostgres(client) || isPgPool(client) || isMysqlPool(client);
-  throw new TypeError(
-    isMany
-      ? "term.verify(client) needs the one connection whose transaction is open, not the pool: each query of a pool may " +
-          "go to another one. term.transaction(pool, fn) takes the pool"
-      : `term.verify(client) takes a connection or a transaction of ${CLIENTS}, not ${shown(client)}`,
-  );
-}
-
-/** @param {unknown} value */
-function shown(value) {
-  if (typeof value === "function") return value.name ? `the function ${value.name}` : "a function";
-  if (typeof value === "object" && value !== null) {
-    return `an object (${value.constructor?.name ?? "without a class"})`;
-  }
-  return typeof value === "string" ? JSON.stringify(value) : String(value);
 }
 
 module.exports = { transaction, verify };

@@ -1,9 +1,10 @@
 // knex, over pg or mysql2. Its transaction runs on a connection that is taken out of its pool here, so that what
 // guards it is said on that very connection.
 
-const { askMysql, destroyMysql } = require("./mysql2.js");
-const { askPg, endPg } = require("./pg.js");
+const { askMysql, destroyMysql, guardedCore } = require("./mysql2.js");
+const { askPg, endPg, guardedPg } = require("./pg.js");
 const { Gate, refuses } = require("./gate.js");
+const { databaseOf } = require("./sql.js");
 
 /** @param {any} value */
 const isKnex = (value) =>
@@ -40,6 +41,7 @@ class KnexSession {
   dialect;
   #knex;
   #onBroken;
+  #isolationLevel;
   /** @type {any} */
   #connection = null;
   /** @type {any} */
@@ -56,11 +58,12 @@ class KnexSession {
    * @param {any} knex
    * @param {import("./index.js").Watch} watch
    */
-  constructor(knex, { onBroken, lost }) {
-    this.#gate = new Gate(lost);
+  constructor(knex, { onBroken, lost, isolationLevel }) {
+    this.#isolationLevel = isolationLevel;
     this.#knex = knex;
     this.#onBroken = onBroken;
     this.dialect = knexDialect(knex);
+    this.#gate = new Gate(lost, databaseOf(this.dialect)?.verdict);
   }
 
   async acquire() {
@@ -69,17 +72,19 @@ class KnexSession {
   }
 
   async begin() {
-    const connection = this.#connection;
+    const options = { connection: this.#connection, isolationLevel: this.#isolationLevel };
     /** @type {Promise<void>} */
     const begun = new Promise((resolve, reject) => {
       const run = (/** @type {any} */ trx) => {
+        // It goes on when BEGIN has failed, as if that had ended it.
+        if (trx.isCompleted()) return;
         this.#take(trx);
         return new Promise((end, fail) => {
           this.#end = { resolve: () => end(undefined), reject: fail };
           resolve();
         });
       };
-      this.#ended = this.#knex.transaction(run, { connection });
+      this.#ended = this.#knex.transaction(run, options);
       this.#ended.catch(reject);
     });
     await begun;
@@ -87,6 +92,10 @@ class KnexSession {
 
   get tx() {
     return this.#trx;
+  }
+
+  get failed() {
+    return this.#gate.failed;
   }
 
   /** @param {string} text */
@@ -163,20 +172,41 @@ class KnexSession {
     Object.assign(trx, { commit: refuses, rollback: refuses });
     const { client } = trx;
     const { query, stream } = client;
-    const gated =
-      (/** @type {(...values: any[]) => any} */ send) =>
-      (/** @type {any[]} */ ...values) =>
-        // knex itself still ends it.
-        this.#end !== null && this.#gate.closed
-          ? Promise.reject(this.#gate.reason)
-          : send.apply(client, values);
-    client.query = gated(query);
-    client.stream = gated(stream);
+    const connection = this.#guarded();
+    // Who asks for it: transactions within this one, and what knows the client itself.
+    client.acquireConnection = async () => connection;
+    client.query = async (/** @type {any} */ _, /** @type {any} */ statement) => {
+      // What knex itself ends it with.
+      const isKnexOwn = this.#end === null && typeof statement === "string";
+      const objection = isKnexOwn ? undefined : this.#gate.objection(textOf(statement));
+      if (objection !== undefined) throw objection;
+      return this.#gate.noted(query.call(client, this.#connection, statement));
+    };
+    client.stream = async (/** @type {any[]} */ ...[, statement, reader, options]) => {
+      const objection = this.#gate.objection(textOf(statement));
+      if (objection !== undefined) {
+        // It hears of nothing but what a connection says, in this very way.
+        reader.emit("error", objection);
+        throw objection;
+      }
+      return this.#gate.noted(stream.call(client, this.#connection, statement, reader, options));
+    };
+  }
+
+  #guarded() {
+    if (this.dialect === "mysql") return guardedCore(this.#gate, this.#connection);
+    if (this.dialect === "postgres") return guardedPg(this.#gate, this.#connection);
+    return this.#connection;
   }
 
   #giveBack() {
     if (this.#trx !== null) Object.assign(this.#trx, this.#ending);
   }
+}
+
+/** @param {any} statement */
+function textOf(statement) {
+  return typeof statement === "string" ? statement : statement?.sql;
 }
 
 module.exports = { KnexSession, askKnex, isKnex, isKnexTransaction, knexDialect };

@@ -1,18 +1,20 @@
 // mysql2: pools and connections with callbacks, and with promises.
 
-const { Gate, pause } = require("./gate.js");
+const { Gate } = require("./gate.js");
+const { pause } = require("./pause.js");
+const { databaseOf } = require("./sql.js");
 
-const ASKS = [
-  "query",
-  "execute",
-  "prepare",
-  "unprepare",
-  "beginTransaction",
-  "changeUser",
-  "ping",
-  "reset",
+const ASKS = ["query", "execute", "prepare", "ping", "addCommand"];
+/** Those that end the transaction: also by beginning another one, or with the connection or its state. */
+const REFUSED = [
+  ...["commit", "rollback", "beginTransaction", "release", "destroy", "end", "_realEnd", "close"],
+  ...["changeUser", "reset", "createBinlogStream"],
 ];
-const REFUSED = ["commit", "rollback", "release", "destroy", "end", "close"];
+const METHODS = { asks: ASKS, refused: REFUSED };
+/** In the way of callbacks, where there is none. */
+const throwing = (/** @type {unknown} */ reason) => {
+  throw reason;
+};
 
 /** Of the state that a server tells with its answers: a transaction is open. */
 const IN_TRANSACTION = 1;
@@ -88,6 +90,7 @@ class MysqlSession {
   #pool;
   #gate;
   #onBroken;
+  #isolationLevel;
   /** As the pool gives it. @type {any} */
   #connection = null;
 
@@ -95,8 +98,9 @@ class MysqlSession {
    * @param {any} pool
    * @param {import("./index.js").Watch} watch
    */
-  constructor(pool, { onBroken, lost }) {
-    this.#gate = new Gate(lost);
+  constructor(pool, { onBroken, lost, isolationLevel }) {
+    this.#isolationLevel = isolationLevel;
+    this.#gate = new Gate(lost, databaseOf(this.dialect)?.verdict);
     this.#pool = pool;
     this.#onBroken = onBroken;
   }
@@ -114,12 +118,13 @@ class MysqlSession {
   }
 
   get tx() {
-    const methods = { asks: ASKS, refused: REFUSED };
-    if (!isCallbackConnection(this.#connection)) return this.#gate.guard(this.#connection, methods);
-    const refuse = (/** @type {unknown} */ reason) => {
-      throw reason;
-    };
-    return this.#gate.guard(this.#connection, { ...methods, refuse });
+    return isCallbackConnection(this.#connection)
+      ? guardedCore(this.#gate, this.#connection)
+      : guardedPromises(this.#gate, this.#connection);
+  }
+
+  get failed() {
+    return this.#gate.failed;
   }
 
   /** @param {string} sql */
@@ -128,6 +133,9 @@ class MysqlSession {
   }
 
   async begin() {
+    // Of the next one only.
+    if (this.#isolationLevel)
+      await this.ask(`SET TRANSACTION ISOLATION LEVEL ${this.#isolationLevel}`);
     await this.ask("START TRANSACTION");
   }
 
@@ -158,6 +166,69 @@ class MysqlSession {
       await use(another).finally(() => another.release());
     });
   }
+}
+
+/**
+ * With all that it gives to ask with, which is guarded as well.
+ *
+ * @param {Gate} gate
+ * @param {any} core
+ * @returns {any}
+ */
+function guardedCore(gate, core) {
+  /** @type {Record<string, unknown>} */
+  const own = {
+    promise: (/** @type {any} */ implementation) =>
+      guardedPromises(gate, core.promise(implementation)),
+    prepare: (/** @type {any} */ options, /** @type {any} */ then) =>
+      core.prepare(options, (/** @type {unknown} */ error, /** @type {any} */ statement) =>
+        then?.(error, statement && guardedStatement(gate, statement)),
+      ),
+    unprepare: (/** @type {any} */ options) => {
+      if (gate.closed) throw gate.reason;
+      const statement = core.unprepare(options);
+      return statement && guardedStatement(gate, statement);
+    },
+  };
+  return gate.guard(core, { ...METHODS, own, refuse: throwing });
+}
+
+/**
+ * @param {Gate} gate
+ * @param {any} connection
+ * @returns {any}
+ */
+function guardedPromises(gate, connection) {
+  const core = guardedCore(gate, connection.connection);
+  const own = {
+    connection: core,
+    unprepare: core.unprepare,
+    prepare: async (/** @type {any[]} */ ...values) => {
+      const statement = await connection.prepare(...values);
+      return gate.guard(statement, {
+        asks: ["execute"],
+        own: {
+          statement: guardedStatement(gate, statement.statement),
+          close: async () => {
+            if (!gate.closed) await statement.close();
+          },
+        },
+      });
+    },
+  };
+  return gate.guard(connection, { ...METHODS, own });
+}
+
+/**
+ * @param {Gate} gate
+ * @param {any} statement
+ * @returns {any}
+ */
+function guardedStatement(gate, statement) {
+  // The connection knows what was prepared by its text, and the next one who has it may use it again.
+  const close = () => (gate.closed ? undefined : statement.close());
+  const own = { close, _connection: undefined };
+  return gate.guard(statement, { asks: ["execute"], own, refuse: throwing });
 }
 
 /**
@@ -213,6 +284,7 @@ async function kill(core, threadId) {
 module.exports = {
   MysqlSession,
   askMysql,
+  guardedCore,
   coreOf,
   destroyMysql,
   isInTransaction,

@@ -1,13 +1,12 @@
 // node-postgres: a Pool, and the clients that it gives out.
 
 const { connect } = require("node:net");
-const { Gate, pause } = require("./gate.js");
+const { CANCEL_PAUSE, CANCEL_TIME } = require("./cancel.js");
+const { Gate } = require("./gate.js");
+const { pause } = require("./pause.js");
 
 /** The number of a request to cancel, in PostgreSQL's protocol. */
 const CANCEL = 80_877_102;
-/** How often a statement is cancelled, and the milliseconds between. */
-const CANCELLATIONS = 20;
-const CANCEL_PAUSE = 100;
 
 /** @param {any} value */
 const isPgPool = (value) =>
@@ -40,6 +39,7 @@ class PgSession {
   #pool;
   #gate;
   #onBroken;
+  #begin;
   /** @type {any} */
   #client = null;
 
@@ -47,8 +47,9 @@ class PgSession {
    * @param {any} pool
    * @param {import("./index.js").Watch} watch
    */
-  constructor(pool, { onBroken, lost }) {
+  constructor(pool, { onBroken, lost, isolationLevel }) {
     this.#gate = new Gate(lost);
+    this.#begin = isolationLevel ? `BEGIN ISOLATION LEVEL ${isolationLevel}` : "BEGIN";
     this.#pool = pool;
     this.#onBroken = onBroken;
   }
@@ -60,7 +61,11 @@ class PgSession {
   }
 
   get tx() {
-    return this.#gate.guard(this.#client, { asks: ["query"], refused: ["release", "end"] });
+    return guardedPg(this.#gate, this.#client);
+  }
+
+  get failed() {
+    return this.#gate.failed;
   }
 
   /** @param {string} text */
@@ -69,7 +74,7 @@ class PgSession {
   }
 
   async begin() {
-    await this.#client.query("BEGIN");
+    await this.#client.query(this.#begin);
   }
 
   /** @param {unknown} reason */
@@ -102,15 +107,36 @@ class PgSession {
 }
 
 /**
+ * @param {Gate} gate
+ * @param {any} client
+ * @returns {any}
+ */
+function guardedPg(gate, client) {
+  // Below it is the protocol, which knows nothing of a gate.
+  const own = { connection: undefined };
+  return gate.guard(client, { asks: ["query"], refused: ["release", "end"], own });
+}
+
+/**
+ * Whether it waits for an answer. Newer versions warn of the older name.
+ *
+ * @param {any} client
+ */
+function isAsking(client) {
+  return Boolean("_activeQuery" in client ? client._activeQuery : client.activeQuery);
+}
+
+/**
  * Rolls back, then closes. The end of a connection would end no statement that runs: the server looks for it only
- * between two of them. So that is cancelled, again and again: it may have been on its way when it was cancelled.
+ * between two of them. So that is cancelled, again and again: it may have been on its way when it was cancelled. So is
+ * whatever keeps the rollback waiting.
  *
  * @param {any} client
  * @param {(text: string) => Promise<unknown>} query  of that client
  * @param {() => void} close
  */
 async function endPg(client, query, close) {
-  const isBusy = Boolean(client._activeQuery);
+  const isBusy = isAsking(client);
   let isOver = false;
   const over = query("ROLLBACK").then(
     () => {
@@ -121,8 +147,8 @@ async function endPg(client, query, close) {
       isOver = true;
     },
   );
-  for (let tries = 0; tries < CANCELLATIONS && !isOver; tries += 1) {
-    if (isBusy) cancelPg(client);
+  for (let tries = 0; tries < CANCEL_TIME / CANCEL_PAUSE && !isOver; tries += 1) {
+    if (isBusy || tries > 0) cancelPg(client);
     await Promise.race([over, pause(CANCEL_PAUSE)]);
   }
   close();
@@ -143,9 +169,9 @@ function cancelPg(client) {
   socket.unref();
   // What cannot be cancelled ends with the limits that the transaction has on the server.
   socket.on("error", () => {});
-  socket.setTimeout(CANCELLATIONS * CANCEL_PAUSE, () => socket.destroy());
+  socket.setTimeout(CANCEL_TIME, () => socket.destroy());
   // The server closes it. Some poolers forget what is asked by somebody who has gone.
   socket.write(message);
 }
 
-module.exports = { PgSession, askPg, endPg, isPgClient, isPgPool };
+module.exports = { PgSession, askPg, endPg, guardedPg, isPgClient, isPgPool };

@@ -1,10 +1,11 @@
 // postgres (porsager's): the client that begins transactions by itself, and has no connections to be had.
 
-const { Gate, Uncommitted, pause, refuses } = require("./gate.js");
+const { readFile } = require("node:fs/promises");
+const { CANCEL_PAUSE, CANCEL_TIME } = require("./cancel.js");
+const { Uncommitted } = require("./errors.js");
+const { Gate, refuses } = require("./gate.js");
+const { pause } = require("./pause.js");
 
-/** For how long a statement is cancelled again, and the milliseconds between. */
-const CANCEL_TIME = 2_000;
-const CANCEL_PAUSE = 100;
 /** What a server said while the process slept has been read after so long. */
 const NEWS_PAUSE = 20;
 
@@ -40,6 +41,8 @@ class PostgresSession {
   #sql;
   #onBroken;
   #gate;
+  /** What the client may be told of the transaction. @type {string[]} */
+  #mode;
   /** Statements of the application that may run. @type {Set<any>} */
   #running = new Set();
   /** @type {any} */
@@ -49,32 +52,38 @@ class PostgresSession {
   /** @type {Promise<void>} */
   #ended = Promise.resolve();
   #isEnding = false;
+  /** Told to a cursor that somebody may be in the middle of: it would keep the connection. */
+  #endCursors = () => {};
+  #closed;
   /** The client has no connection for it any more. */
   #isOver = false;
-  /** The first statement that failed, whether the function minds or not. @type {{ error: unknown } | null} */
-  #failed = null;
 
   /**
    * @param {any} sql
    * @param {import("./index.js").Watch} watch
    */
-  constructor(sql, { onBroken, lost }) {
+  constructor(sql, { onBroken, lost, isolationLevel }) {
     this.#gate = new Gate(lost);
+    this.#mode = isolationLevel ? [`ISOLATION LEVEL ${isolationLevel}`] : [];
     this.#sql = sql;
     this.#onBroken = onBroken;
+    this.#closed = new Promise((done) => {
+      this.#endCursors = () => done(sql.CLOSE);
+    });
   }
 
   /** Begins it as well. */
   acquire() {
     /** @type {Promise<void>} */
     const begun = new Promise((resolve, reject) => {
-      this.#ended = this.#sql.begin((/** @type {any} */ tx) => {
+      const run = (/** @type {any} */ tx) => {
         this.#tx = tx;
         return new Promise((end, fail) => {
           this.#end = { resolve: () => end(undefined), reject: fail };
           resolve();
         });
-      });
+      };
+      this.#ended = this.#sql.begin(...this.#mode, run);
       this.#ended.catch((error) => {
         reject(error);
         this.#isOver = true;
@@ -88,8 +97,12 @@ class PostgresSession {
 
   get tx() {
     return this.#guarded(this.#tx, (error) => {
-      this.#failed ??= { error };
+      this.#gate.failed ??= { error };
     });
+  }
+
+  get failed() {
+    return this.#gate.failed;
   }
 
   /** @param {string} text */
@@ -97,16 +110,19 @@ class PostgresSession {
     return askPostgres(this.#tx, text);
   }
 
+  askAfter = (/** @type {string} */ text) => askPostgres(this.#sql, text);
+
   /** @param {unknown} reason */
   close(reason) {
     this.#gate.close(reason);
+    this.#endCursors();
   }
 
   async commit() {
     // The client would refuse it, with that error.
-    if (this.#failed !== null) {
+    if (this.failed !== null) {
       await this.rollback();
-      throw new Uncommitted(this.#failed.error);
+      throw new Uncommitted(this.failed.error);
     }
     this.#isEnding = true;
     this.#end?.resolve();
@@ -161,16 +177,21 @@ class PostgresSession {
    */
   #guarded(tx, onFailure = () => {}) {
     const query = (/** @type {any} */ made) => this.#query(made, onFailure);
+    const savepoint = (/** @type {any[]} */ ...values) => this.#savepoint(tx, values);
     /** @type {Record<string, any>} */
     const own = {
       unsafe: (/** @type {any[]} */ ...values) => query(tx.unsafe(...values)),
-      file: (/** @type {any[]} */ ...values) => query(tx.file(...values)),
-      savepoint: (/** @type {any[]} */ ...values) => {
-        if (this.#gate.closed) return Promise.reject(this.#gate.reason);
-        const fn = values.pop();
-        if (typeof fn !== "function") return tx.savepoint(...values, fn);
-        return tx.savepoint(...values, (/** @type {any} */ inner) => fn(this.#guarded(inner)));
+      file: (/** @type {any[]} */ ...values) => {
+        const { made, complete } = fileIn(tx, values);
+        return this.#query(made, onFailure, complete);
       },
+      // The client's own asks on another connection, at once.
+      notify: async (/** @type {string} */ channel, /** @type {unknown} */ payload) =>
+        await query(tx`SELECT pg_catalog.pg_notify(${channel}, ${String(payload)})`),
+      savepoint: (/** @type {any[]} */ ...values) =>
+        Array.isArray(values[0]?.raw)
+          ? savepoint((/** @type {any} */ inner) => inner(...values))
+          : savepoint(...values),
       // It would go on after the term, with its locks.
       prepare: refuses,
     };
@@ -182,20 +203,52 @@ class PostgresSession {
   }
 
   /**
+   * Once the transaction is over the client hears nothing more of one that is within: it would send its end, on a
+   * connection that somebody else may have.
+   *
+   * @param {any} tx
+   * @param {any[]} values  as the client takes them
+   */
+  async #savepoint(tx, values) {
+    if (this.#gate.closed) throw this.#gate.reason;
+    const fn = values.at(-1);
+    return new Promise((resolve, reject) => {
+      const run = (/** @type {any} */ inner) =>
+        new Promise((done, fail) => {
+          callAll(fn, this.#guarded(inner)).then(
+            (value) => (this.#gate.closed ? reject(this.#gate.reason) : done(value)),
+            (error) => (this.#gate.closed ? reject(error) : fail(error)),
+          );
+        });
+      tx.savepoint(...values.slice(0, -1), typeof fn === "function" ? run : fn).then(
+        resolve,
+        reject,
+      );
+    });
+  }
+
+  /**
    * What was made before the end and is sent after it is refused as well.
    *
    * @param {any} query
    * @param {(error: unknown) => void} onFailure
+   * @param {(query: any) => Promise<void>} [complete]  what is still to be done before it is sent
    */
-  #query(query, onFailure) {
+  #query(query, onFailure, complete) {
     // Also called so: what is a part of another statement.
     if (typeof query?.handler !== "function") return query;
     const send = query.handler;
-    query.handler = (/** @type {any} */ sent) => {
-      if (this.#gate.closed) {
-        sent.reject(this.#gate.reason);
-        return;
-      }
+    /** @type {((part: unknown) => unknown) | undefined} */
+    let onPart;
+    Object.defineProperty(query, "cursorFn", {
+      get: () => onPart,
+      set: (/** @type {(part: unknown) => unknown} */ fn) => {
+        onPart = (part) => Promise.race([fn(part), this.#closed]);
+      },
+    });
+    const sendOpen = (/** @type {any} */ sent) => {
+      const objection = this.#gate.objection(sent.strings?.[0]);
+      if (objection !== undefined) return sent.reject(objection);
       this.#running.add(sent);
       const over = () => this.#running.delete(sent);
       Promise.prototype.then.call(sent, over, (error) => {
@@ -204,8 +257,36 @@ class PostgresSession {
       });
       send(sent);
     };
+    query.handler =
+      complete === undefined
+        ? sendOpen
+        : (/** @type {any} */ sent) => complete(sent).then(() => sendOpen(sent), sent.reject);
     return query;
   }
+}
+
+/**
+ * @param {any} fn
+ * @param {any} tx
+ */
+async function callAll(fn, tx) {
+  const value = fn(tx);
+  return Array.isArray(value) ? Promise.all(value) : value;
+}
+
+/**
+ * The client's own sends what it has read without another look at the gate.
+ *
+ * @param {any} tx
+ * @param {any[]} values  as the client takes them
+ */
+function fileIn(tx, [path, args = [], options = {}]) {
+  const [values, how] = Array.isArray(args) ? [args, options] : [[], args];
+  const complete = async (/** @type {any} */ query) => {
+    query.strings = [await readFile(path, "utf8")];
+  };
+  const made = tx.unsafe("", values, { simple: values.length === 0, ...how });
+  return { made, complete };
 }
 
 module.exports = { PostgresSession, askPostgres, isPostgres, isPostgresTransaction };

@@ -4,10 +4,10 @@
 /** @typedef {(text: string) => Promise<string | undefined>} Ask */
 
 /**
- * What an error of the database means for a guard: a reason of an ElectionError, or that somebody has just taken
- * over. undefined: nothing in particular.
+ * What an error of the database means for a guard: a reason of an ElectionError; that somebody has taken over; or that
+ * somebody else was in the way, who may have done that or not. undefined: nothing in particular.
  *
- * @typedef {"taken" | "other-database" | "refused" | "read-only" | "bad-table" | undefined} Meaning
+ * @typedef {"taken" | "conflict" | "other-database" | "refused" | "read-only" | "bad-table" | undefined} Meaning
  */
 
 /**
@@ -26,10 +26,56 @@
  * @property {(ask: Ask) => Promise<void>} after  the connection becomes what it was
  */
 
+/**
+ * What an error of a statement does to the transaction: it is over, or may be. undefined: what everybody knows.
+ *
+ * @typedef {"over" | "perhaps" | undefined} Verdict
+ */
+
 const ENDED_EARLY = "ended-early";
+
+/** Blanks and comments; what MySQL reads of a comment is none. */
+const NOTHING = /[\s;]+|--[^\n]*|#[^\n]*|\/\*(?!M?!)[\s\S]*?\*\//y;
+/** A savepoint is the function's own, and so is a compound statement. */
+const END =
+  /(?:COMMIT|END|ABORT|ROLLBACK(?!\s+(?:(?:WORK|TRANSACTION)\s+)?TO\b)|BEGIN(?!\s+NOT\b)|(?:START|PREPARE)\s+TRANSACTION|SET\s+(?:(?:SESSION|LOCAL)\s+|@@(?:(?:SESSION|LOCAL)\.)?)?AUTOCOMMIT)\b/iy;
+
+/**
+ * Only what says so plainly: the rest is found at the end.
+ *
+ * @param {string} text
+ * @returns {string | undefined}  what it says
+ */
+function endsTransaction(text) {
+  let at = 0;
+  do {
+    END.lastIndex = NOTHING.lastIndex = at;
+    const [end] = END.exec(text) ?? [];
+    if (end !== undefined) return end.toUpperCase();
+    NOTHING.test(text);
+    at = NOTHING.lastIndex;
+  } while (at > 0);
+}
 
 /** Of PostgreSQL. */
 const postgres = {
+  /** Of a term that nobody else could have. @returns {Rules} */
+  alone() {
+    // It fails after an error that the function has passed over, where COMMIT would roll back and say nothing.
+    const when = "SELECT pg_catalog.date_part('epoch', pg_catalog.now())::pg_catalog.text";
+    /** @type {string | undefined} */
+    let began;
+    return {
+      before: async () => undefined,
+      async begun(ask) {
+        began = await ask(when);
+        return "current";
+      },
+      ending: async (ask) => ((await ask(when)) === began ? "current" : ENDED_EARLY),
+      after: async () => {},
+    };
+  },
+
   /** @param {Terms} terms @returns {Rules} */
   rules({ statements, hold, serverLimit: limit, lastLimit }) {
     const first = hold ? statements.hold : statements.check;
@@ -77,11 +123,11 @@ const postgres = {
    * @param {Terms} terms
    */
   async verify(ask, { statements, hold, serverLimit: limit, lastLimit }) {
+    // It comes before the lock: whoever freezes between them would bar a takeover without any.
+    if (hold) await ask(limits(limit ?? lastLimit, [IDLE_LIMIT]));
     const statement = hold ? statements.hold : statements.check;
     const { word, isInside } = await postgres.answer(ask, statements, statement);
-    if (!isInside) return "no-transaction";
-    if (hold && word === "current") await ask(limits(limit ?? lastLimit, [IDLE_LIMIT]));
-    return word;
+    return isInside ? word : "no-transaction";
   },
 
   /**
@@ -96,9 +142,18 @@ const postgres = {
     await ask(`SELECT pg_catalog.int4in(pg_catalog.textout(${told}))`).catch(() => {});
   },
 
+  /**
+   * Nothing can be asked in a transaction that has failed.
+   *
+   * @returns {Promise<string | undefined>}
+   */
+  afterConflict: async () => undefined,
+
   /** @param {any} error @returns {Meaning} */
-  meaning({ code }) {
-    if (code === "40001") return "taken";
+  meaning({ code, routine }) {
+    // That of the row's lock; any other may be about any other row.
+    if (code === "40001") return routine === "ExecLockRows" ? "taken" : "conflict";
+    if (["40P01", "55P03"].includes(code)) return "conflict";
     if (code === "42P01" || code === "3F000") return "other-database";
     if (code === "42501") return "refused";
     if (code === "25006") return "read-only";
@@ -113,6 +168,12 @@ const postgres = {
   isAnswer({ code, severity }) {
     return typeof severity === "string" && /^[0-9A-Z]{5}$/.test(code) && !/^(57P0|08)/.test(code);
   },
+
+  /** After which it takes nothing but its end, as everybody knows. @returns {Verdict} */
+  verdict: () => undefined,
+
+  /** What becomes of that which a function asks after it has ended its transaction. */
+  afterEnd: "so may be what came after it, statement by statement",
 
   /** @param {string} table */
   rights: (table) => `GRANT SELECT, UPDATE (attempt) ON ${table} TO <its user>`,
@@ -149,6 +210,23 @@ const LOCK_WAIT = 1;
 
 /** Of MySQL and MariaDB. */
 const mysql = {
+  /** Of a term that nobody else could have. @returns {Rules} */
+  alone() {
+    const settings = new Settings();
+    return {
+      async before(ask) {
+        await settings.neverCommit(ask);
+        return undefined;
+      },
+      async begun(ask) {
+        await ask(`SAVEPOINT ${SAVEPOINT}`);
+        return "current";
+      },
+      ending: async (ask) => ((await isUnended(ask)) ? "current" : ENDED_EARLY),
+      after: (ask) => settings.restore(ask),
+    };
+  },
+
   /** @param {Terms} terms @returns {Rules} */
   rules({ statements, hold, serverLimit: limit, lastLimit }) {
     const settings = new Settings();
@@ -156,11 +234,12 @@ const mysql = {
       // Not inside: where the isolation is SERIALIZABLE, what is read there is locked, also against renewals.
       async before(ask) {
         const word = await ask(statements.check);
-        if (word === "current" && limit !== undefined) await settings.limit(ask, limit, true);
+        if (word !== "current") return word;
+        if (limit !== undefined) await settings.limit(ask, limit, true);
+        await settings.neverCommit(ask);
         return word;
       },
       async begun(ask) {
-        // What ends the transaction ends this as well: a function that commits, or alters a table.
         await ask(`SAVEPOINT ${SAVEPOINT}`);
         if (!hold) return "current";
         await settings.waitShortly(ask);
@@ -169,12 +248,7 @@ const mysql = {
         return word ?? "taken";
       },
       async ending(ask) {
-        try {
-          await ask(`RELEASE SAVEPOINT ${SAVEPOINT}`);
-        } catch (error) {
-          if (Object(error).errno === NO_SAVEPOINT) return ENDED_EARLY;
-          throw error;
-        }
+        if (!(await isUnended(ask))) return ENDED_EARLY;
         if (limit === undefined) await settings.limit(ask, lastLimit, false);
         if (!hold) await settings.waitShortly(ask);
         return (await ask(statements.hold)) ?? "taken";
@@ -203,9 +277,20 @@ const mysql = {
     await ask("ROLLBACK");
   },
 
+  /**
+   * What is locked may have been the lease, and the transaction is over or useless.
+   *
+   * @param {Ask} ask
+   * @param {Statements} statements
+   */
+  async afterConflict(ask, statements) {
+    await ask("ROLLBACK");
+    return ask(statements.check);
+  },
+
   /** @param {any} error @returns {Meaning} */
   meaning({ errno }) {
-    if ([1205, 1213, 3572].includes(errno)) return "taken";
+    if ([DEADLOCK, 3572, ...MAY_ROLL_BACK].includes(errno)) return "conflict";
     if ([1146, 1049].includes(errno)) return "other-database";
     if ([1142, 1143, 1044].includes(errno)) return "refused";
     if ([1290, 1792, 1836].includes(errno)) return "read-only";
@@ -221,13 +306,40 @@ const mysql = {
     return sqlMessage !== undefined && !fatal && !UNSURE.includes(errno);
   },
 
+  /** @param {any} error @returns {Verdict} */
+  verdict({ errno }) {
+    if (errno === DEADLOCK) return "over";
+    if (MAY_ROLL_BACK.includes(errno)) return "perhaps";
+  },
+
+  afterEnd: "what came after it is rolled back",
+
   /** @param {string} table */
   rights: (table) => `GRANT SELECT ON ${table} TO '<its user>'@'<host>'`,
 };
 
+/** Of two transactions that wait for each other the server rolls one back, not the statement alone. */
+const DEADLOCK = 1213;
+/** So it does after these by its settings, its version, or its memory. */
+const MAY_ROLL_BACK = [1020, 1205, 1206];
 const NO_SAVEPOINT = 1305;
 /** The statement or the connection was ended by somebody, or the commit failed halfway. */
 const UNSURE = [1053, 1180, 1317, 1927, 3169, 4031];
+
+/**
+ * Whatever ends the transaction ends the savepoint as well: a function that commits or alters a table, a deadlock.
+ *
+ * @param {Ask} ask
+ */
+async function isUnended(ask) {
+  try {
+    await ask(`RELEASE SAVEPOINT ${SAVEPOINT}`);
+    return true;
+  } catch (error) {
+    if (Object(error).errno === NO_SAVEPOINT) return false;
+    throw error;
+  }
+}
 
 /** @param {Ask} ask */
 async function isSerializable(ask) {
@@ -247,7 +359,7 @@ async function isSerializable(ask) {
 
 /** Those of the connection, which are put back: there are none of a transaction alone. */
 class Settings {
-  /** What the application has. @type {{ wait: number, lock: number, statement?: number } | null} */
+  /** What the application has. @type {{ wait: number, lock: number, autocommit: number, statement?: number } | null} */
   #own = null;
   #isLimited = false;
 
@@ -269,6 +381,16 @@ class Settings {
     await ask(`SET SESSION wait_timeout = ${Math.min(wait, seconds)}${statements}`);
   }
 
+  /**
+   * Where the transaction ends before its time, what comes after it begins another one, which is rolled back.
+   *
+   * @param {Ask} ask
+   */
+  async neverCommit(ask) {
+    const { autocommit } = await this.#known(ask);
+    if (autocommit !== 0) await ask("SET SESSION autocommit = 0");
+  }
+
   /** @param {Ask} ask */
   async waitShortly(ask) {
     await this.#known(ask);
@@ -281,11 +403,11 @@ class Settings {
     await ask(`SET SESSION innodb_lock_wait_timeout = ${lock}`);
   }
 
-  /** @param {Ask} ask */
+  /** Outside of a transaction: `autocommit` commits one that is open. @param {Ask} ask */
   async restore(ask) {
     if (this.#own === null) return;
-    const { wait, lock, statement } = this.#own;
-    const waiting = `SET SESSION innodb_lock_wait_timeout = ${lock}`;
+    const { wait, lock, autocommit, statement } = this.#own;
+    const waiting = `SET SESSION autocommit = ${autocommit}, innodb_lock_wait_timeout = ${lock}`;
     const statements = statement === undefined ? "" : `, max_statement_time = ${statement}`;
     await ask(this.#isLimited ? `${waiting}, wait_timeout = ${wait}${statements}` : waiting);
   }
@@ -295,11 +417,12 @@ class Settings {
     if (this.#own === null) {
       // What only MariaDB has stands in a comment that only MariaDB reads.
       const answer = await ask(
-        "SELECT CONCAT_WS(' ', @@SESSION.wait_timeout, @@SESSION.innodb_lock_wait_timeout" +
+        "SELECT CONCAT_WS(' ', @@SESSION.wait_timeout, @@SESSION.innodb_lock_wait_timeout, " +
+          "IF(@@SESSION.autocommit, 1, 0)" +
           "/*M!100101 , @@SESSION.max_statement_time */) AS answer",
       );
-      const [wait, lock, statement] = (answer ?? "").split(" ").map(Number);
-      this.#own = { wait, lock, statement };
+      const [wait, lock, autocommit, statement] = (answer ?? "").split(" ").map(Number);
+      this.#own = { wait, lock, autocommit, statement };
     }
     return this.#own;
   }
@@ -312,4 +435,4 @@ function databaseOf(dialect) {
   return dialect === "postgres" || dialect === "mysql" ? DATABASES[dialect] : undefined;
 }
 
-module.exports = { ENDED_EARLY, databaseOf };
+module.exports = { ENDED_EARLY, databaseOf, endsTransaction };
