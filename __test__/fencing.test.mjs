@@ -502,30 +502,59 @@ for (const [name, database] of databases) {
       );
 
       run(
-        "a part of the transaction that outlives it says nothing on a connection that somebody else has",
+        "a part of the transaction that its function does not wait for rolls all of it back, and disturbs nobody",
         async ({ pool, term, insert, what, rows }) => {
-          const over = Promise.withResolvers?.() ?? withResolvers();
-          /** @type {any} */
-          let part;
-          await term.transaction(pool, async (tx) => {
-            const nested = nestedIn(tx) ?? ((fn) => fn(tx));
-            const begun = Promise.withResolvers?.() ?? withResolvers();
-            part = failure(
-              nested(async (inner) => {
-                await insert(inner, what);
-                begun.resolve();
-                await over.promise;
-                throw new Error("too late");
-              }),
+          for (const hold of [false, true]) {
+            const over = Promise.withResolvers?.() ?? withResolvers();
+            /** @type {any} */
+            let part;
+            let isNested = false;
+            const outer = term.transaction(
+              pool,
+              async (tx) => {
+                const nested = nestedIn(tx);
+                isNested = nested !== undefined;
+                const begun = Promise.withResolvers?.() ?? withResolvers();
+                part = failure(
+                  (nested ?? ((fn) => fn(tx)))(async (inner) => {
+                    await insert(inner, what);
+                    begun.resolve();
+                    await over.promise;
+                    throw new Error("too late");
+                  }),
+                );
+                await begun.promise;
+              },
+              { hold },
             );
-            await begun.promise;
-          });
-          await client.own(pool, async (tx) => {
-            over.resolve();
-            await part;
-            await rows(tx, "SELECT 1");
-            await insert(tx, what);
-          });
+            const settled = await outer.then(
+              () => undefined,
+              (error) => error,
+            );
+            if (isNested) {
+              assert.match(String(settled), /before a savepoint .* wait for them/);
+            } else {
+              // Of what the function asks by itself nobody knows whether it is done.
+              assert.equal(settled, undefined);
+              await sql(`DELETE FROM done WHERE what = '${what}'`);
+            }
+            await client.own(pool, async (tx) => {
+              over.resolve();
+              await part;
+              await rows(tx, "SELECT 1");
+              await insert(tx, what);
+            });
+            assert.equal(await count(what), 1);
+            await sql(`DELETE FROM done WHERE what = '${what}'`);
+          }
+        },
+      );
+
+      run(
+        "several queries that the function returns in an array are waited for",
+        async ({ pool, term, insert, what }) => {
+          const made = await term.transaction(pool, (tx) => [insert(tx, what), insert(tx, what)]);
+          assert.equal(made.length, 2);
           assert.equal(await count(what), 2);
         },
       );
@@ -1083,6 +1112,7 @@ test("a compiler knows what the function gets from each client", () => {
 /** @param {any} tx */
 function nestedIn(tx) {
   if (typeof tx.savepoint === "function") return (fn) => tx.savepoint(fn);
+  if (typeof tx.isTransaction === "boolean") return (fn) => tx.transaction(fn);
 }
 
 function withResolvers() {

@@ -2,7 +2,7 @@
 
 const { ElectionError, LeadershipLostError } = require("../errors.js");
 const { after } = require("../timer.js");
-const { whenAborted } = require("./signal.js");
+const { onAbort } = require("../signal.js");
 const { ENDED_EARLY, databaseOf } = require("./sql.js");
 
 /** @typedef {import("../../index.js").Term} Term */
@@ -19,6 +19,13 @@ class Uncommitted {
   constructor(reason) {
     this.reason = reason;
   }
+}
+
+function unfinished() {
+  return new Error(
+    "the function of term.transaction() returned before a savepoint or a transaction within it had ended, so all of it " +
+      "is rolled back: wait for them",
+  );
 }
 
 /** @param {unknown} error */
@@ -72,7 +79,7 @@ async function withNews(term, error) {
   if (!term.signal.aborted) {
     await new Promise((done) => {
       const noTimer = after(NEWS, () => done(undefined));
-      const noNews = whenAborted(term.signal, () => done(noTimer()));
+      const noNews = onAbort(term.signal, () => done(noTimer()));
       after(NEWS, noNews, { holds: false });
     });
   }
@@ -250,5 +257,6 @@ module.exports = {
   toError,
   troubleAfter,
   troubleOf,
+  unfinished,
   withNews,
 };

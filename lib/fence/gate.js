@@ -27,6 +27,8 @@ class Gate {
   #verdict;
   /** The error of a statement which may have ended the transaction, whether the function minds or not. @type {{ error: unknown } | null} */
   failed = null;
+  /** Those that have not ended. */
+  parts = 0;
 
   /**
    * @param {() => unknown} lost  why the term is over, if it is: asked before the news of it comes
@@ -84,6 +86,22 @@ class Gate {
       this.note(error);
       throw error;
     });
+  }
+
+  /**
+   * A savepoint or a transaction within the one that it is for.
+   *
+   * @template {PromiseLike<unknown>} T
+   * @param {T} part
+   * @returns {T}
+   */
+  part(part) {
+    this.parts += 1;
+    const over = () => {
+      this.parts -= 1;
+    };
+    part.then(over, over);
+    return part;
   }
 
   /**

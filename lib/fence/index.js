@@ -9,6 +9,7 @@
 // connection is destroyed, and what the function got is a gate that is closed from then on.
 
 const { ElectionError, LeadershipLostError } = require("../errors.js");
+const { onAbort } = require("../signal.js");
 const { after } = require("../timer.js");
 const { clientOf, poolOf } = require("./clients.js");
 const {
@@ -26,10 +27,10 @@ const {
   toError,
   troubleAfter,
   troubleOf,
+  unfinished,
   withNews,
 } = require("./errors.js");
 const { checkOptions, shown } = require("./options.js");
-const { whenAborted } = require("./signal.js");
 const { ENDED_EARLY, databaseOf } = require("./sql.js");
 
 /** @typedef {import("../../index.js").Term} Term */
@@ -48,6 +49,7 @@ const { ENDED_EARLY, databaseOf } = require("./sql.js");
  * @property {unknown} tx  what the application's function gets
  * @property {{ error: unknown } | null} failed  the error of a statement of the function, who may have passed over it,
  *   where that ends the transaction without everybody's knowing
+ * @property {number} openParts  savepoints and transactions within it that have not ended, as far as the client knows any
  * @property {Ask} ask
  * @property {Ask} [askAfter]  the same after the end of it, where its connection is somebody else's by then
  * @property {(reason: unknown) => void} close  of tx
@@ -193,7 +195,7 @@ class Stop {
       this.#reject = reject;
     });
     this.promise.catch(() => {});
-    this.#noAbort = whenAborted(term.signal, this.#onAbort);
+    this.#noAbort = onAbort(term.signal, this.#onAbort);
     if (limit !== undefined) {
       const cure = "Make it shorter, or give it more time: term.transaction(pool, fn, { timeout })";
       this.#limit(limit, `did not end within ${limit} ms: it is rolled back. ${cure}`);
@@ -284,6 +286,8 @@ class Guarded {
       await this.#step(session.begin());
       this.#check(await this.#step(this.#rules.begun(this.#ask)));
       const value = await this.#until(call(fn, session.tx));
+      // What it does from here on could be committed by half.
+      if (session.openParts > 0) throw unfinished();
       // Until here: what comes is the library's alone.
       session.close(over());
       this.#stop.limitEnd(this.#lastLimit);
@@ -467,7 +471,9 @@ class Interruption {
  * @returns {Promise<Awaited<T>>}
  */
 async function call(fn, tx) {
-  return await fn(tx);
+  const value = await fn(tx);
+  // As `postgres` does it for its queries, which are sent when somebody waits for them.
+  return /** @type {any} */ (Array.isArray(value) ? await Promise.all(value) : value);
 }
 
 /**

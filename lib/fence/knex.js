@@ -98,6 +98,10 @@ class KnexSession {
     return this.#gate.failed;
   }
 
+  get openParts() {
+    return this.#gate.parts;
+  }
+
   /** @param {string} text */
   ask(text) {
     return askKnex(this.dialect, this.#connection, text);
@@ -170,6 +174,12 @@ class KnexSession {
     const { commit, rollback } = trx;
     this.#ending = { commit, rollback };
     Object.assign(trx, { commit: refuses, rollback: refuses });
+    const { context } = trx;
+    const { transaction } = context;
+    context.transaction = (/** @type {any[]} */ ...values) => {
+      const within = transaction.apply(context, values);
+      return typeof values[0] === "function" ? this.#gate.part(within) : within;
+    };
     const { client } = trx;
     const { query, stream } = client;
     const connection = this.#guarded();

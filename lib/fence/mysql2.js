@@ -127,6 +127,9 @@ class MysqlSession {
     return this.#gate.failed;
   }
 
+  /** They are statements of the application's. */
+  openParts = 0;
+
   /** @param {string} sql */
   ask(sql) {
     return askMysql(this.#core, sql);

@@ -68,6 +68,9 @@ class PgSession {
     return this.#gate.failed;
   }
 
+  /** They are statements of the application's. */
+  openParts = 0;
+
   /** @param {string} text */
   ask(text) {
     return askPg(this.#client, text);

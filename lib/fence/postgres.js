@@ -105,6 +105,10 @@ class PostgresSession {
     return this.#gate.failed;
   }
 
+  get openParts() {
+    return this.#gate.parts;
+  }
+
   /** @param {string} text */
   ask(text) {
     return askPostgres(this.#tx, text);
@@ -177,7 +181,8 @@ class PostgresSession {
    */
   #guarded(tx, onFailure = () => {}) {
     const query = (/** @type {any} */ made) => this.#query(made, onFailure);
-    const savepoint = (/** @type {any[]} */ ...values) => this.#savepoint(tx, values);
+    const savepoint = (/** @type {any[]} */ ...values) =>
+      this.#gate.part(this.#savepoint(tx, values));
     /** @type {Record<string, any>} */
     const own = {
       unsafe: (/** @type {any[]} */ ...values) => query(tx.unsafe(...values)),
