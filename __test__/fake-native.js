@@ -17,6 +17,10 @@ class FakeElection {
 
   isLeader = () => this.leads;
 
+  guard() {
+    return null;
+  }
+
   remaining(token) {
     return this.leads && token === this.token ? 1000 : 0;
   }

@@ -250,7 +250,7 @@ class Election {
         election: this.name,
         instanceId: this.#instanceId,
         remaining: (asked) => (this.standing.leading ? this.source.remaining(asked) : 0),
-        guard: (asked) => this.source.guard?.(asked),
+        guard: (asked) => this.source.guard(asked),
       },
       token,
       traceId,

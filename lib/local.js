@@ -126,6 +126,10 @@ class LocalElection {
     return this.#leads && token === this.#token ? Number.POSITIVE_INFINITY : 0;
   }
 
+  guard() {
+    return /** @type {const} */ ("alone");
+  }
+
   leader() {
     return { instanceId: this.#info.instanceId, token: this.#token };
   }

@@ -244,10 +244,8 @@ export interface ElectionSource {
   isLeader: () => boolean;
   /** Milliseconds until the deadline of that term; 0 if it is not led. */
   remaining(token: number): number;
-  /**
-   * How transactions depend on that term; null: it is over. Not there at all: there is nobody else who could lead.
-   */
-  guard?(token: number): Guard | null;
+  /** How transactions depend on that term; null: it is over. "alone": there is nobody else who could lead. */
+  guard(token: number): Guard | "alone" | null;
   /** The last one seen. */
   leader(): { instanceId: string; token: number } | null;
   /** All callbacks about the end of that term have ended: owed after each "demoted". */

@@ -9,8 +9,7 @@
  * @property {string} election
  * @property {() => string} instanceId
  * @property {(token: number) => number} remaining
- * @property {(token: number) => import("./native-types").Guard | null | undefined} guard  undefined: nobody else
- *   could lead
+ * @property {import("./native-types").ElectionSource["guard"]} guard
  */
 
 /** @typedef {import("../index.js").Term} PublicTerm */

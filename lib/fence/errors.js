@@ -102,15 +102,15 @@ function lost(term, reason, cause) {
 
 /**
  * @param {Term} term
- * @param {() => Guard | null | undefined} guardOf
+ * @param {() => Guard | "alone" | null} guardOf
  * @param {string} dialect  of the client
  * @param {string} method
  * @returns {KnownGuard | undefined}  undefined: nobody else could lead
  */
 function guardIn(term, guardOf, dialect, method) {
   const guard = guardOf();
-  if (guard === undefined) return undefined;
-  if (guard === null) throw lost(term, "stopped");
+  if (guard === "alone") return undefined;
+  if (!guard) throw lost(term, "stopped");
   const { store, statements } = guard;
   const database = statements && databaseOf(statements.dialect);
   if (!statements || !database) {

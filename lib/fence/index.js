@@ -86,7 +86,7 @@ const LAST_LIMIT = 15_000;
 
 /**
  * @param {Term} term
- * @param {() => Guard | null | undefined} guardOf
+ * @param {() => Guard | "alone" | null} guardOf
  * @param {unknown} client
  * @param {{ hold?: boolean, timeout?: number }} [options]
  */
@@ -136,7 +136,7 @@ async function verifyIn(term, guard, ask, isInside, terms) {
 /**
  * @template T
  * @param {Term} term
- * @param {() => Guard | null | undefined} guardOf
+ * @param {() => Guard | "alone" | null} guardOf
  * @param {unknown} pool
  * @param {(tx: any) => T} fn
  * @param {{ hold?: boolean, timeout?: number, isolationLevel?: string }} [options]

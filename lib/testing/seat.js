@@ -107,6 +107,11 @@ class Seat {
 
   // ---- what the library asks ----
 
+  /** No database holds its lease. */
+  guard() {
+    return /** @type {const} */ ("alone");
+  }
+
   isLeader = () => this.#standing === "leader" && this.#clock.now < this.#deadline;
 
   /** @param {number} token */
