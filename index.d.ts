@@ -1,3 +1,5 @@
+/// <reference types="node" />
+
 /**
  * Leader election for Node.js services: of all instances of a service, one leads, and only it runs the
  * work that must run once.
@@ -230,7 +232,7 @@ type Whatever = any;
  * - `taken`: another instance holds the lease
  * - `unreachable`: the store refused a renewal, or did not answer in time
  * - `released`: the lease was released or deleted by somebody else
- * - `steppedDown`: `stepDown()` was called
+ * - `steppedDown`: `stepDown()` was called, or work of `runWhenLeader()` ended by itself
  * - `stalled`: the event loop did not turn for `stallTimeout`
  * - `stopped`: `stop()` or `stopCluster()` was called, or the process is ending
  * - `removed`: the registration was removed; the instance may still lead
@@ -326,7 +328,7 @@ export interface RunOptions {
    * `LocalCluster`. Its name and times are those of this call. An election of the same name on the cluster of the
    * process is another one. Under a test cluster it is not used.
    */
-  cluster?: ClusterConfig;
+  cluster?: Exclude<ClusterConfig, LocalClusterConfig>;
 }
 
 /** What {@link runWhenLeader} returns. */

@@ -1,3 +1,5 @@
+/// <reference types="node" />
+
 /**
  * For your own tests: a cluster on a virtual clock, for an application that uses `whenleader`, and the conformance
  * tests for a store of your own. Any test runner will do.

@@ -551,6 +551,21 @@ for (const [name, database] of databases) {
       );
 
       run(
+        "a lease that was deleted meanwhile is a term that is over",
+        async ({ pool, election, term, insert, what }) => {
+          const error = await failure(
+            term.transaction(pool, async (tx) => {
+              await insert(tx, what);
+              await sql(`DELETE FROM whenleader_leases WHERE election = '${election}'`);
+            }),
+          );
+          assert.ok(error instanceof LeadershipLostError, String(error));
+          assert.equal(error.reason, "released");
+          assert.equal(await count(what), 0);
+        },
+      );
+
+      run(
         "several queries that the function returns in an array are waited for",
         async ({ pool, term, insert, what }) => {
           const made = await term.transaction(pool, (tx) => [insert(tx, what), insert(tx, what)]);

@@ -10,6 +10,7 @@ const { inspect } = require("node:util");
 const { insideCallback, nameOf } = require("./callbacks.js");
 const { Cluster } = require("./cluster.js");
 const { announce, announceAttempt } = require("./diagnostics.js");
+const { isEndOf } = require("./ending.js");
 const { discover, isCluster, isOurs, signOfSeveralInstances } = require("./discovery.js");
 const { Election } = require("./election.js");
 const {
@@ -208,6 +209,8 @@ class Environment {
                   deregisteredFn(lost, term),
                 ),
         onError: (err, which, term) => {
+          // Such as what a fetch() throws that was given the signal.
+          if (which === "fn" && isEndOf(term, err)) return;
           Term.failed(term, err);
           this.log.error(`${which} of a registration failed; the election goes on`, {
             election: term.election,
@@ -259,6 +262,9 @@ class Environment {
         return this.#runCallback(term, workName, work);
       },
       failed: (error) => this.#standIn?.failed(error),
+      onStop: () => {
+        for (const call of [...this.#calls]) if (call.run === run) this.#calls.delete(call);
+      },
       onEnd: () => this.#endRun(run),
     });
     this.#works.add({ run, options, isApart });
@@ -302,6 +308,11 @@ class Environment {
     const given = readConfig(cluster, (own) => this.#registerStore(own), RUN);
     const { json, store } = given;
     const checked = this.checkApart(json, RUN, { name, options });
+    if (checked.info.type === "LocalCluster") {
+      throw new ConfigError(
+        `${RUN} cannot be a LocalCluster, on which nobody is elected: leave it out, or name a store`,
+      );
+    }
     const logger = checkLogger(given.logger);
     const log = logger === undefined ? this.log : new Log(logger, this.#world.env.WHENLEADER_LOG);
     for (const warning of checked.info.warnings) log.warn(warning);

@@ -6,6 +6,7 @@
 const { EventEmitter } = require("node:events");
 const { inspect } = require("node:util");
 const { insideCallback } = require("./callbacks.js");
+const { isEndOf } = require("./ending.js");
 const { LeadershipLostError } = require("./errors.js");
 const { hold } = require("./hold.js");
 const { Registration } = require("./registration.js");
@@ -22,11 +23,9 @@ const { Term } = require("./term.js");
  * @property {() => import("./logger.js").Log} log
  * @property {(term: Term, call: () => unknown) => unknown} call  runs the work
  * @property {(error: unknown) => void} failed  the work threw an error of its own
+ * @property {(run: Run) => void} onStop  the application wants no more of it
  * @property {(run: Run) => void} onEnd  its name is free again
  */
-
-/** How deep an error's causes are looked into. */
-const CAUSES = 8;
 
 const nothing = () => {};
 
@@ -72,6 +71,7 @@ class Run extends EventEmitter {
 
   async stop() {
     const life = this.#life;
+    this.#world.onStop(this);
     life.stop();
     // The work that waits for its own end would wait for ever. A refusal is for those who ask for `done`.
     if (!insideCallback(life.registration)) await life.done.catch(() => {});
@@ -162,6 +162,7 @@ class Run extends EventEmitter {
         onEnd: () => life.end(),
       }),
       this.#signal,
+      () => this.#world.onStop(this),
       () => this.#world.onEnd(this),
     );
     return life;
@@ -255,9 +256,10 @@ class Life {
   /**
    * @param {Registration} registration
    * @param {AbortSignal | undefined} signal
+   * @param {() => void} onAborted
    * @param {() => void} onEnd
    */
-  constructor(registration, signal, onEnd) {
+  constructor(registration, signal, onAborted, onEnd) {
     this.registration = registration;
     this.#onEnd = onEnd;
     /** @type {Promise<void>} */
@@ -266,7 +268,12 @@ class Life {
     });
     // Whoever does not ask is told by the log.
     this.done.catch(nothing);
-    if (signal !== undefined) this.#unlisten = onAbort(signal, () => this.stop());
+    if (signal !== undefined) {
+      this.#unlisten = onAbort(signal, () => {
+        onAborted();
+        this.stop();
+      });
+    }
   }
 
   held() {
@@ -316,39 +323,6 @@ class Life {
 /** @param {Term} term */
 function stopped(term) {
   return new LeadershipLostError(term.election, term.token, "stopped");
-}
-
-/**
- * Whether the work threw only because its term ended: the signal's reason, what came of it, or the database's
- * word that the term is over.
- *
- * @param {Term} term
- * @param {unknown} thrown
- */
-function isEndOf(term, thrown) {
-  try {
-    return comesOfEnd(term, thrown);
-  } catch {
-    return false; // Its properties cannot even be read.
-  }
-}
-
-/**
- * @param {Term} term
- * @param {unknown} thrown
- */
-function comesOfEnd(term, thrown) {
-  let error = thrown;
-  for (let depth = 0; depth < CAUSES && typeof error === "object" && error !== null; depth += 1) {
-    /** @type {{ name?: unknown, code?: unknown, election?: unknown, token?: unknown, cause?: unknown }} */
-    const { name, code, election, token, cause } = error;
-    if (code === "WHENLEADER_LOST" && election === term.election && token === term.token) {
-      return true;
-    }
-    if (term.signal.aborted && name === "AbortError") return true;
-    error = cause;
-  }
-  return false;
 }
 
 module.exports = { Run };

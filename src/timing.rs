@@ -186,6 +186,9 @@ impl Timing {
         let limit = lead_limit
             .unwrap_or_else(|| (lease * 2 / 3).min(with_notice(lease, latest_stop(lease))));
         let campaign = campaign.unwrap_or(WORK_CAMPAIGN.min(lease / 3));
+        if lead_limit.is_some_and(|limit| limit > with_notice(lease, latest_stop(lease))) {
+            return Err(told_too_late(lease, latest_stop(lease)));
+        }
         Self::new(lease, renew, Some(limit))?
             .with_time_to_end(lead_limit)?
             .with_campaign_interval(campaign)
@@ -197,15 +200,7 @@ impl Timing {
         let end = self.latest_stop(self.lease);
         let latest = with_notice(self.lease, end);
         if given.is_some_and(|limit| limit > latest) {
-            return Err(BadTiming {
-                parameter: "leadLimit",
-                rule: format!(
-                    "be at most {}: what has not ended {} after the last renewal ends the process, and it has to \
-                     hear of its end before",
-                    Millis(latest),
-                    Millis(end)
-                ),
-            });
+            return Err(told_too_late(self.lease, end));
         }
         let earlier = if self.told || self.lead_limit <= latest {
             self
@@ -473,6 +468,18 @@ fn latest_stop(lease: Duration) -> Duration {
 /// The latest that callbacks are told of the end of their term which must have ended at `end`.
 fn with_notice(lease: Duration, end: Duration) -> Duration {
     end.saturating_sub(NOTICE.min(lease / NOTICE_DIVISOR))
+}
+
+fn told_too_late(lease: Duration, end: Duration) -> BadTiming {
+    BadTiming {
+        parameter: "leadLimit",
+        rule: format!(
+            "be at most {}: what has not ended {} after the last renewal ends the process, and it has to hear of its \
+             end before",
+            Millis(with_notice(lease, end)),
+            Millis(end)
+        ),
+    }
 }
 
 /// The same of a lease whose length a server tells.

@@ -208,17 +208,18 @@ function name({ number }) {
 }
 
 // Also when the show is broken off: a frozen process would stay for ever.
-process.once("exit", () => {
+let isShown = false;
+process.once("exit", (code) => {
+  if (code === 0 && !isShown) process.exitCode = 1;
   for (const child of everyone) child.kill("SIGKILL");
   rmSync(folder, { recursive: true, force: true });
 });
 for (const signal of ["SIGINT", "SIGTERM"]) process.once(signal, () => process.exit(130));
 
-process.exitCode = 1;
 try {
   screen.open("Three processes on one machine, the embedded store, a lease of 1.5 seconds.");
   await show();
-  process.exitCode = 0;
+  isShown = true;
 } catch (error) {
   screen.fail(error.message);
   for (const { number, errors } of instances) if (errors) console.error(`#${number}: ${errors}`);

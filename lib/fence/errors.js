@@ -146,14 +146,15 @@ function otherDatabase(term, { store, statements }, method, cause) {
  * @param {KnownGuard} guard
  * @param {string | undefined} word
  * @param {string} method
+ * @param {boolean} [wasThere]  its row was seen before
  * @returns {Error | undefined}
  */
-function troubleOf(term, guard, word, method) {
+function troubleOf(term, guard, word, method, wasThere = false) {
   if (word === "current") return undefined;
   if (word !== undefined && REASONS.has(word)) {
     return lost(term, /** @type {import("../../index.js").LossReason} */ (word));
   }
-  return otherDatabase(term, guard, method);
+  return wasThere ? lost(term, "released") : otherDatabase(term, guard, method);
 }
 
 /**

@@ -198,7 +198,7 @@ class Stop {
     this.#noAbort = onAbort(term.signal, this.#onAbort);
     if (limit !== undefined) {
       const cure = "Make it shorter, or give it more time: term.transaction(pool, fn, { timeout })";
-      this.#limit(limit, `did not end within ${limit} ms: it is rolled back. ${cure}`);
+      this.#limit(limit, `did not end within ${limit} ms. ${cure}`);
     }
   }
 
@@ -250,6 +250,8 @@ class Guarded {
   #stop;
   #isCommitting = false;
   #isOver = false;
+  /** The database has had the row of the election in this transaction. */
+  #wasThere = false;
   /** A statement of the library's own has no answer, by the will of the client: it may be carried out later. */
   #isUnsure = false;
   /** The error of such a statement that somebody was in the way of. @type {unknown} */
@@ -285,6 +287,7 @@ class Guarded {
       hasBegun = true;
       await this.#step(session.begin());
       this.#check(await this.#step(this.#rules.begun(this.#ask)));
+      this.#wasThere = true;
       const value = await this.#until(call(fn, session.tx));
       // What it does from here on could be committed by half.
       if (session.openParts > 0) throw unfinished();
@@ -417,7 +420,7 @@ class Guarded {
     if (word === undefined) return;
     if (word === ENDED_EARLY) throw endedEarly(this.#term, this.#session.dialect);
     if (this.#guard === undefined) return;
-    const trouble = troubleOf(this.#term, this.#guard, word, "transaction");
+    const trouble = troubleOf(this.#term, this.#guard, word, "transaction", this.#wasThere);
     if (trouble !== undefined) throw trouble;
   }
 
