@@ -198,8 +198,10 @@ impl Bucket {
                     return Err(error);
                 }
             };
+            let is_there = || self.call("STREAM.INFO", &Value::Null, false);
             match refusal.code {
                 Refusal::STREAM_EXISTS => return Ok(()),
+                Refusal::OVERLAP if is_there().await.is_ok() => return Ok(()),
                 Refusal::LIMIT_WANTED if config["max_bytes"] == -1 => {
                     config["max_bytes"] = SMALL.into();
                 }

@@ -120,6 +120,8 @@ impl Refusal {
     pub const NO_MESSAGE: u64 = 10037;
     pub const NO_STREAM: u64 = 10059;
     pub const STREAM_EXISTS: u64 = 10058;
+    /// Also of what the server makes at this moment, because somebody asked a moment before.
+    pub const OVERLAP: u64 = 10065;
     /// The account wants every stream to have a limit.
     pub const LIMIT_WANTED: u64 = 10113;
     /// The condition of a write was not met; servers say it in two ways.

@@ -76,7 +76,9 @@ pub async fn what_was_given_up_before_the_store_was_reached_is_never_written(
             let release = far.backend.release(&election, &far.owner, token);
             let _ = tokio::time::timeout(patience, release).await;
         }
-        // What lies on the way is lost.
+        // What lies on the way is lost, also what a busy machine has yet to let through.
+        proxy.cut();
+        tokio::time::sleep(Duration::from_millis(300)).await;
         proxy.cut();
         proxy.set(Trouble::None);
         for _ in 0..10 {
