@@ -307,7 +307,7 @@ impl Driver<'_> {
             Output::Overrun { token } => {
                 let last = self.last_term.as_ref().filter(|term| term.token() == token);
                 let trace_id = last.map(|term| term.trace_id().to_string());
-                tracing::warn!(%token, trace = trace_id.as_deref(), "the callbacks of a lost term still run, and its lease ends now");
+                tracing::warn!(%token, trace = trace_id.as_deref(), "the callbacks of a lost term still run although its lease ends now");
                 let since = now.since(self.demoted_at);
                 (self.tell)(Event::Overrun {
                     token,
