@@ -22,7 +22,7 @@ const ci = !!env.CI;
 const GROUPS = ["rust", "js", "nodes", "pack"];
 /** Files that run on one version of Node.js only: they take their time, and repeat nothing that differs. */
 const SLOW =
-  /^(pack|fencing|fenced-rivalry|examples|chaos|losses|stale|rivalry|testing-stories|sdk|page|serve-stores|run-process)/;
+  /^(pack|fencing|fenced-rivalry|examples|chaos|losses|stale|rivalry|testing-stories|sdk|page|serve-stores|run-process|run-again)/;
 /** Files that the oldest Node.js runs: what loads the addon and meets the ends of threads and processes. */
 const OLDEST = /^(package|cluster|config|callbacks|run|worker|exit)\./;
 /** Files run side by side; while they wait, one more than there are cores keeps these busy. */
