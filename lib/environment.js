@@ -19,6 +19,7 @@ const {
   LeadershipLostError,
   fromNative,
   saysNoCluster,
+  saysStopping,
 } = require("./errors.js");
 const { hold } = require("./hold.js");
 const { toJson } = require("./json.js");
@@ -1088,7 +1089,9 @@ class Environment {
    * @param {unknown} err
    */
   #reportRefusal(election, err) {
-    this.log.error("this instance cannot take part in an election", { election, err });
+    // Whoever comes while another thread stops the cluster has nothing to mend.
+    const level = saysStopping(err) ? "info" : "error";
+    this.log[level]("this instance cannot take part in an election", { election, err });
   }
 
   /** @param {string | undefined} name */

@@ -100,14 +100,24 @@ const NO_CLUSTER = "WHENLEADER_NO_CLUSTER";
 /** Of native code: the text leaves to the environment what that does not say. */
 const UNSET = "WHENLEADER_UNSET";
 
+/** Of native code: another thread stops the cluster. */
+const STOPPING = "WHENLEADER_STOPPING";
+
 /** @type {WeakSet<ConfigError>} */
 const withoutCluster = new WeakSet();
 /** @type {WeakSet<ConfigError>} */
 const unset = new WeakSet();
+/** @type {WeakSet<ConfigError>} */
+const late = new WeakSet();
 
 /** @param {unknown} error */
 function saysNoCluster(error) {
   return error instanceof ConfigError && withoutCluster.has(error);
+}
+
+/** @param {unknown} error */
+function saysStopping(error) {
+  return error instanceof ConfigError && late.has(error);
 }
 
 /** @param {unknown} error */
@@ -128,10 +138,11 @@ function fromNative(error, election) {
   if (error instanceof ConfigError || error instanceof ElectionError) return error;
   /** @type {{ code?: unknown, reason?: string, message: string }} */
   const { code, reason, message } = Object(error);
-  if (code === "WHENLEADER_CONFIG" || code === NO_CLUSTER || code === UNSET) {
+  if (["WHENLEADER_CONFIG", NO_CLUSTER, UNSET, STOPPING].includes(/** @type {string} */ (code))) {
     const refusal = new ConfigError(message);
     if (code === NO_CLUSTER) withoutCluster.add(refusal);
     if (code === UNSET) unset.add(refusal);
+    if (code === STOPPING) late.add(refusal);
     return refusal;
   }
   if (code === "WHENLEADER_STORE") {
@@ -147,5 +158,6 @@ module.exports = {
   ElectionError,
   fromNative,
   saysNoCluster,
+  saysStopping,
   saysUnset,
 };

@@ -72,6 +72,8 @@ pub fn runtime() -> &'static Runtime {
 pub enum StartError {
     /// Something to be mended in the configuration.
     Config(String),
+    /// It came while another thread stops the cluster.
+    Stopping(String),
     /// The store refuses for good.
     Store(BackendError),
 }
@@ -79,7 +81,7 @@ pub enum StartError {
 impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Config(message) => f.write_str(message),
+            Self::Config(message) | Self::Stopping(message) => f.write_str(message),
             Self::Store(error) => error.fmt(f),
         }
     }
@@ -207,7 +209,7 @@ impl Cluster {
         self.check_lease(options)?;
         let mut elections = locked(&self.elections);
         if self.stopping.load(Ordering::SeqCst) {
-            return Err(StartError::Config(format!(
+            return Err(StartError::Stopping(format!(
                 "election {name} cannot be joined: the cluster of this process is being stopped"
             )));
         }

@@ -35,6 +35,7 @@ use crate::lease::{ElectionName, Token};
 /// The codes that `lib/` makes error classes of.
 const CONFIG: &str = "WHENLEADER_CONFIG";
 const NO_CLUSTER: &str = "WHENLEADER_NO_CLUSTER";
+const STOPPING: &str = "WHENLEADER_STOPPING";
 const UNSET: &str = "WHENLEADER_UNSET";
 const STORE: &str = "WHENLEADER_STORE";
 
@@ -141,7 +142,9 @@ pub fn start_cluster(
     reply.when_done(operation, async move {
         match cluster::start(config).await {
             Ok(cluster) => Done::Info(Box::new(info(cluster.config(), Some(&cluster)))),
-            Err(StartError::Config(message)) => Done::Failed(CONFIG, None, message),
+            Err(StartError::Config(message) | StartError::Stopping(message)) => {
+                Done::Failed(CONFIG, None, message)
+            }
             Err(StartError::Store(error)) => Done::Failed(STORE, Some(error.code), error.message),
         }
     });
@@ -174,7 +177,13 @@ pub fn join_election(env: Env, name: String, run: Option<String>) -> Result<()> 
     let options = options(cluster.config(), run.as_deref())?;
     Environment::of(env, |here| here.join(&cluster, &name, &options))
         .ok_or_else(|| Error::new(CONFIG.to_string(), "attach() comes first".to_string()))?
-        .map_err(|error| Error::new(CONFIG.to_string(), error.to_string()))
+        .map_err(|error| {
+            let code = match error {
+                StartError::Stopping(_) => STOPPING,
+                _ => CONFIG,
+            };
+            Error::new(code.to_string(), error.to_string())
+        })
 }
 
 /// Reads the configuration of an election beside the cluster, without starting anything.
