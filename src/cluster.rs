@@ -1107,7 +1107,7 @@ mod tests {
     #[test]
     fn callbacks_of_a_campaign_that_died_are_still_watched_over_and_a_listener_that_panics_hinders_nobody()
      {
-        let config = config(r#"{ "leaseDuration": 600, "renewInterval": 100 }"#);
+        let config = config(r#"{ "leaseDuration": 3000, "renewInterval": 500 }"#);
         let options = config.election_options();
         let store = Arc::new(PanicsOnce::default());
         let cluster = Cluster::with_backend(config, store, Arc::new(SystemClock)).unwrap();
@@ -1132,7 +1132,7 @@ mod tests {
 
     #[test]
     fn a_campaign_that_dies_is_a_demotion_and_an_error_and_is_followed_by_another() {
-        let config = config(r#"{ "leaseDuration": 600, "renewInterval": 100 }"#);
+        let config = config(r#"{ "leaseDuration": 3000, "renewInterval": 500 }"#);
         let options = config.election_options();
         let store = Arc::new(PanicsOnce::default());
         let cluster = Cluster::with_backend(config, store, Arc::new(SystemClock)).unwrap();
