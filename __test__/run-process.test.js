@@ -566,7 +566,7 @@ test("options that the store or the native side refuses are errors that name the
      for (const options of [
        { leaseDuration: "15000" }, { leaseDuraton: 15000 }, { leadLimit: 14900 }, { campaignInterval: 0 },
        { onOverrun: "throw" }, { renewInterval: NaN }, { cluster: { type: "StoreCluster", store: "x://y" } },
-       { cluster: 7 },
+       { cluster: 7 }, { cluster: { type: "LocalCluster" } },
      ]) {
        try { runWhenLeader("job", () => {}, options); say("taken"); }
        catch ({ name, message }) { say(name, message); }
@@ -583,6 +583,7 @@ test("options that the store or the native side refuses are errors that name the
     "options.renewInterval must be a whole number of milliseconds, not NaN",
     "store must be the URL of a store",
     "was given a number",
+    "options.cluster cannot be a LocalCluster",
   ].entries()) {
     assert.ok(lines[i].startsWith("ConfigError ") && lines[i].includes(words), lines[i]);
   }

@@ -642,6 +642,27 @@ test("tokens of a process that is alone grow, also over terms of one millisecond
   for (const [i, token] of tokens.slice(1).entries()) assert.ok(token > tokens[i], `${tokens}`);
 });
 
+test("a fn of whenLeader that throws because its term ended is no error, and one of its own is", async () => {
+  const { environment, native, lines } = await startedWorld();
+  const begin = (end) =>
+    environment.whenLeader(
+      ({ signal }) =>
+        new Promise((_, reject) => {
+          signal.addEventListener("abort", () => reject(end(signal)));
+        }),
+    );
+  begin(({ reason }) => new Error("the request failed", { cause: reason }));
+  begin(() => new Error("mine"));
+  await settle();
+  native.elections.get("leader").promote(1);
+  await settle();
+  await environment.stopCluster();
+  await settle();
+  const failed = lines.filter((line) => /of a registration failed/.test(line));
+  assert.equal(failed.length, 1, `${lines}`);
+  assert.match(failed[0], /mine/);
+});
+
 test("a process that is alone forgets work that was stopped", async () => {
   const { environment } = fakeWorld();
   setFlagsFromString("--expose-gc");
