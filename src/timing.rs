@@ -183,14 +183,15 @@ impl Timing {
         }
         let lease = lease.unwrap_or(DEFAULT_LEASE);
         let renew = renew.unwrap_or(WORK_RENEW.min(lease * 2 / 15).max(SHORTEST_RENEW));
-        let limit = lead_limit
-            .unwrap_or_else(|| (lease * 2 / 3).min(with_notice(lease, latest_stop(lease))));
+        let end = latest_stop(lease);
+        let latest = with_notice(lease, end);
+        let limit = lead_limit.unwrap_or_else(|| (lease * 2 / 3).min(latest));
         let campaign = campaign.unwrap_or(WORK_CAMPAIGN.min(lease / 3));
-        if lead_limit.is_some_and(|limit| limit > with_notice(lease, latest_stop(lease))) {
-            return Err(told_too_late(lease, latest_stop(lease)));
+        if limit > latest {
+            return Err(told_too_late(lease, end));
         }
         Self::new(lease, renew, Some(limit))?
-            .with_time_to_end(lead_limit)?
+            .with_time_to_end(None)?
             .with_campaign_interval(campaign)
     }
 
