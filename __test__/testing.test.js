@@ -889,6 +889,31 @@ test("what work of runWhenLeader throws is kept for the test, but not what its e
   assert.equal(stdout, "\nits own\n");
 });
 
+test("work that the application stopped stays stopped in the next test, and its name is free", async () => {
+  const { code, stdout, stderr } = await runProgram(
+    `const { useTestCluster } = require("whenleader/testing");
+     const { runWhenLeader } = require("whenleader");
+     const work = ({ signal }) => new Promise((resolve) => signal.addEventListener("abort", resolve));
+     const aborter = new AbortController();
+     const first = runWhenLeader("first", work);
+     runWhenLeader("second", work, { signal: aborter.signal });
+     (async () => {
+       const cluster = useTestCluster();
+       await first.stop();
+       aborter.abort();
+       await cluster.restore();
+       const next = useTestCluster();
+       await first.done;
+       for (const name of ["first", "second"]) await runWhenLeader(name, work).stop();
+       say("free");
+       await next.restore();
+       process.exit(0);
+     })();`,
+  );
+  assert.equal(code, 0, stderr);
+  assert.equal(stdout, "free\n");
+});
+
 test("work of runWhenLeader obeys a test cluster, also with a cluster of its own, in one round after the other", async () => {
   const { code, stdout, stderr } = await runProgram(
     `const { useTestCluster } = require("whenleader/testing");
