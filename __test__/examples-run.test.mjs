@@ -366,11 +366,28 @@ describe("on PostgreSQL", { concurrency: false }, () => {
       ...more,
       LEASE_DURATION: String(lease),
     });
-    return { instances, proxy, rows };
+    return { instances, proxy, rows, url };
+  }
+
+  /** Nobody gets at the table until the function it resolves with is called: when somebody waits for it. */
+  async function lock(t, table, url) {
+    const client = new pg.Client({ connectionString: url });
+    await client.connect();
+    const unlock = () => client.end();
+    t.after(unlock);
+    const found = async (text) => (await client.query(text, [table])).rows.length > 0;
+    const isThere = "SELECT 1 WHERE to_regclass($1) IS NOT NULL";
+    await until(() => found(isThere), `${table} is there`);
+    await client.query(`BEGIN; LOCK TABLE ${table}`);
+    const isWanted = "SELECT 1 FROM pg_locks WHERE relation = to_regclass($1) AND NOT granted";
+    await until(() => found(isWanted), `somebody waits for ${table}`);
+    return unlock;
   }
 
   /** What shows that the work is past its beginnings. */
   const AT_WORK = { "outbox.mjs": /^leads/, "scan.mjs": /^computes/, "kafka.mjs": /is quiet/ };
+  /** What it needs of its database all the time. */
+  const USED = { "outbox.mjs": "outbox", "scan.mjs": "scores" };
 
   test("work does not wait for answers when its term ends: neither at its beginning nor later, neither the database's nor the broker's", {
     timeout: TIMEOUT,
@@ -388,7 +405,7 @@ describe("on PostgreSQL", { concurrency: false }, () => {
     };
     for (const example of kafka ? Object.keys(AT_WORK) : ["outbox.mjs", "scan.mjs"]) {
       const more = kafka ? { KAFKA: kafka.url } : {};
-      const { instances, proxy } = await silenceable(t, example, LONG, more);
+      const { instances, proxy, url } = await silenceable(t, example, LONG, more);
       proxy.freeze();
       const early = instances.start();
       await early.says(/^leads/);
@@ -398,10 +415,12 @@ describe("on PostgreSQL", { concurrency: false }, () => {
       proxy.open();
       const late = instances.start();
       await late.says(AT_WORK[example]);
-      await sleep(200);
+      // In a statement: a COMMIT that is under way is waited for.
+      const table = USED[example];
+      const unlock = table && (await lock(t, table, url));
       proxy.freeze();
-      await sleep(500); // More than the pause of an empty outbox.
       await ends(late, `${example} in the middle`);
+      await unlock?.();
 
       if (example === "kafka.mjs") {
         proxy.open();

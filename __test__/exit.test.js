@@ -166,12 +166,13 @@ test("a second signal ends the process at once", posix, async () => {
 });
 
 test("a callback that does not end delays a signal by stopTimeout at most", posix, async () => {
-  const { signal } = await endBy(
+  const { signal, stderr } = await endBy(
     ["SIGTERM"],
     'whenLeader(() => { say("leads"); return new Promise(() => {}); }); setInterval(() => {}, 1000);',
     { config: { ...CONFIG, stopTimeout: 300 } },
   );
   assert.equal(signal, "SIGTERM");
+  assert.match(stderr, /SIGTERM: the stop has not ended within stopTimeout, 300 ms/);
 });
 
 test("a signal waits for the callbacks, however long stopTimeout is", posix, async () => {

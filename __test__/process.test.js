@@ -93,6 +93,10 @@ test("callbacks that end after the stop of their election, but within their leas
   );
   assert.equal(code, 0, stderr);
   assert.deepEqual(stdout.split("\n"), ["fn", "stopped", "ended", "alive", ""]);
+  assert.match(
+    stderr,
+    /callbacks have not ended within stopTimeout; the lease is kept until it expires/,
+  );
 });
 
 test("a clean stop hands over at once, after the callbacks", async (t) => {

@@ -251,7 +251,12 @@ test(
     );
     await program.said("begins");
     program.kill("SIGTERM");
-    assert.equal((await program.ended).signal, "SIGTERM");
+    const { signal, stderr } = await program.ended;
+    assert.equal(signal, "SIGTERM");
+    assert.match(
+      stderr,
+      /SIGTERM: the stop has not ended within stopTimeout, 500 ms; the process ends/,
+    );
   },
 );
 

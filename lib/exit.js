@@ -96,7 +96,13 @@ class SignalListener {
 function stopWithin({ stop, stopTimeout, log }, signal) {
   log.info(`${signal}: stopping, then ending`);
   return new Promise((resolve) => {
-    const noLimit = after(stopTimeout, resolve);
+    const noLimit = after(stopTimeout, () => {
+      log.warn(
+        `${signal}: the stop has not ended within stopTimeout, ${stopTimeout} ms; the process ends, and what still ` +
+          "runs ends with it",
+      );
+      resolve();
+    });
     stop()
       .catch((err) => log.warn("the stop failed, and the lease runs out by itself", { err }))
       .then(() => {

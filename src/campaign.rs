@@ -339,7 +339,13 @@ impl Driver<'_> {
                     ),
                 );
             }
-            Output::NotReleased { token } => {
+            Output::NotReleased {
+                token,
+                callbacks_ended: false,
+            } => {
+                tracing::warn!(%token, "callbacks have not ended within stopTimeout; the lease is kept until it expires");
+            }
+            Output::NotReleased { token, .. } => {
                 tracing::warn!(%token, "the lease could not be released in time; it is left to its expiry");
             }
             Output::TokenWentBack { token, earlier } => {

@@ -136,6 +136,8 @@ pub enum Output {
     /// A yielded lease could not be released, and is left to its expiry.
     NotReleased {
         token: Token,
+        /// Those of the application. If not, they had no more time.
+        callbacks_ended: bool,
     },
     /// The store handed out a token that is not larger than an earlier one: it forgot the election.
     TokenWentBack {
@@ -337,13 +339,16 @@ impl Candidate {
         }
         if let Standing::Yielding {
             token,
+            callbacks_ended,
             release_by,
             pause,
-            ..
         } = self.standing
             && now >= release_by
         {
-            out.push(Output::NotReleased { token });
+            out.push(Output::NotReleased {
+                token,
+                callbacks_ended,
+            });
             self.leave(now, pause, out);
         }
         // Last: what was lost just now may have been overrun long ago.
@@ -498,7 +503,10 @@ impl Candidate {
                 self.next = retry.max(now);
             }
             (Standing::Releasing { token, tries, .. }, _) if *tries >= RELEASE_TRIES => {
-                out.push(Output::NotReleased { token: *token });
+                out.push(Output::NotReleased {
+                    token: *token,
+                    callbacks_ended: true,
+                });
                 if let Standing::Releasing { pause, .. } = self.standing {
                     self.leave(now, pause, out);
                 }

@@ -543,7 +543,7 @@ impl Lending {
         if told < SHORTEST_LENT || told > LONGEST_LENT {
             return Err(BadTiming {
                 parameter: "lease",
-                rule: "be 100ms to 22h".into(),
+                rule: format!("be 100ms to 22h, not {told:?}"),
             });
         }
         Ok(Self { told })
@@ -783,7 +783,8 @@ mod tests {
         assert!(Lending::new(LONGEST_LENT).unwrap().held() <= LONGEST_LEASE);
         for refused in [Duration::ZERO, ms(99), LONGEST_LENT + ms(1), Duration::MAX] {
             let bad = Lending::new(refused).unwrap_err();
-            assert_eq!((bad.parameter, &*bad.rule), ("lease", "be 100ms to 22h"));
+            let rule = format!("be 100ms to 22h, not {refused:?}");
+            assert_eq!((bad.parameter, bad.rule), ("lease", rule));
         }
     }
 

@@ -34,6 +34,9 @@ export function npm(...args) {
   return cli?.endsWith(".js") ? [process.execPath, cli, ...args] : ["npm", ...args];
 }
 
+/** The command, for what has the processor when nobody else wants it. */
+export const last = (command) => (windows ? command : ["nice", "-n", "19", ...command]);
+
 /**
  * Runs a program to its end. With `show` its output goes to the terminal, too.
  * Never rejects: a program that cannot be started has the code 127.

@@ -13,7 +13,7 @@ import {
 } from "node:fs";
 import { homedir } from "node:os";
 import { join } from "node:path";
-import { bold, dim, env, npm, red, root, run, seconds, targetDir, windows } from "./run.mjs";
+import { bold, dim, env, last, npm, red, root, run, seconds, targetDir, windows } from "./run.mjs";
 
 const RUST = [1, 89];
 
@@ -73,18 +73,21 @@ async function installPackages() {
 }
 
 /**
- * Cargo decides what there is to do. `into` is the folder for the result, else it lies in the checkout; `last`: whatever
+ * Cargo decides what there is to do. `into` is the folder for the result, else it lies in the checkout; `waits`: whatever
  * else wants the processor has it first.
  */
-export async function buildAddon({ release = false, into = root, last = false } = {}) {
+export async function buildAddon({ release = false, into = root, waits = false } = {}) {
   const built = join(targetDir, "addon", release ? "release" : "debug");
   const napi = join(root, "node_modules", "@napi-rs", "cli", "dist", "cli.js");
   const command = [process.execPath, napi, "build", "--platform", "--output-dir", built];
   command.push("--js", "native.js", "--dts", "native.d.ts");
   if (release) command.push("--release");
-  if (last && !windows) command.unshift("nice", "-n", "19");
   const options = release ? { env: { ...env, RUSTFLAGS: withoutPlaces() } } : {};
-  await step(`Building the addon${release ? " for release" : ""}`, command, options);
+  await step(
+    `Building the addon${release ? " for release" : ""}`,
+    waits ? last(command) : command,
+    options,
+  );
 
   mkdirSync(into, { recursive: true });
   for (const name of readdirSync(built)) replace(join(built, name), join(into, name));
@@ -120,16 +123,25 @@ async function step(what, command, options) {
 
 export class SetupFailed extends Error {}
 
-/** Makes the checkout ready, or ends the process with the reason. */
-export async function setup({ release = false } = {}) {
+/**
+ * Makes the checkout ready, or ends the process with the reason. `meanwhile` is done beside the build; what it resolves
+ * with is returned.
+ * @template T
+ * @param {{ release?: boolean, meanwhile?: () => Promise<T> }} [how]
+ */
+export async function setup({ release = false, meanwhile } = {}) {
+  let other;
   try {
     const lines = await missing();
     if (lines.length > 0) throw new SetupFailed(lines.join("\n"));
     await installPackages();
+    other = meanwhile?.();
     await buildAddon({ release });
   } catch (error) {
     if (!(error instanceof SetupFailed)) throw error;
     console.error(`${red(bold("whenleader cannot be set up."))} ${error.message}`);
+    await other; // Nothing is left half done.
     process.exit(1);
   }
+  return other;
 }

@@ -14,7 +14,7 @@ import { join } from "node:path";
 import { stripVTControlCharacters } from "node:util";
 import { oldestNode, otherNodes } from "./nodes.mjs";
 import { programs } from "./programs.mjs";
-import { bold, dim, env, green, red, root, run, seconds, targetDir, yellow } from "./run.mjs";
+import { bold, dim, env, green, last, red, root, run, seconds, targetDir, yellow } from "./run.mjs";
 import { servers } from "./servers/index.mjs";
 import { buildAddon, setup } from "./setup.mjs";
 
@@ -44,15 +44,15 @@ const logs = join(targetDir, "test-logs");
 mkdirSync(logs, { recursive: true });
 
 heading("set-up");
-await setup();
-for (const line of [...(await servers()), ...(await programs())]) skipped.add(line);
+const missing = await setup({ meanwhile: () => Promise.all([servers(), programs()]) });
+for (const line of missing.flat()) skipped.add(line);
 
 if (chosen("rust")) await rust();
 if (chosen("js")) await javaScript();
 // Tests wait more than they work: what the package's tests need is built meanwhile. They say what is wrong with it.
 const ahead =
   chosen("nodes") && chosen("pack")
-    ? buildAddon({ release: true, into: join(targetDir, "addon", "ahead"), last: true }).catch(
+    ? buildAddon({ release: true, into: join(targetDir, "addon", "ahead"), waits: true }).catch(
         () => {},
       )
     : undefined;
@@ -75,8 +75,14 @@ async function rust() {
   ]);
   // Most tests wait for something: a lease, a server. Twice as many as there are cores keep them busy.
   env.RUST_TEST_THREADS ??= String(2 * availableParallelism());
+  await step("builds of the tests", ["cargo", "test", "--quiet", "--no-run"]);
   // --show-output: what was skipped and measured is told on the output of tests that pass.
-  await step("tests", ["cargo", "test", "--", "--show-output"], countCargo);
+  const test = (...which) => ["cargo", "test", ...which, "--", "--show-output"];
+  // Those of the stores wait most of the time, the election's compute.
+  await Promise.all([
+    step("tests of the stores", test("--test", "conformance"), countCargo),
+    step("all other tests", last(test("--package", "whenleader")), countCargo),
+  ]);
 }
 
 async function javaScript() {
@@ -141,7 +147,7 @@ async function nodeTest(what, node, files, flags = CONCURRENCY) {
 /** Runs one command: a line with its time, and its whole output if it failed. */
 async function step(what, command, count = countOne) {
   const begun = performance.now();
-  if (process.stdout.isTTY) process.stdout.write(dim(`  … ${what}`));
+  if (process.stdout.isTTY) process.stdout.write(`\r\x1b[K${dim(`  … ${what}`)}`);
   const { code, output } = await run(command);
   if (process.stdout.isTTY) process.stdout.write("\r\x1b[K");
   const text = stripVTControlCharacters(output);

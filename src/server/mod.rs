@@ -198,7 +198,11 @@ fn open(options: &ServerOptions, lending: Lending) -> Result<Elections, ServeErr
     let shortest = store.capabilities().shortest_lease;
     if lending.told() < shortest {
         let millis = shortest.as_millis();
-        let rule = format!("be at least {millis} ms on {}", store.describe());
+        let told = lending.told();
+        let rule = format!(
+            "be at least {millis} ms on {}, not {told:?}",
+            store.describe()
+        );
         return Err(ServeError::Option("lease", rule));
     }
     let store = Arc::new(PreparedStore::new(store));

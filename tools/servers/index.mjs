@@ -17,15 +17,21 @@ const NEEDED = Object.keys(KINDS).filter((kind) => !KINDS[kind].named);
  */
 export async function servers(kinds = NEEDED, { withKubernetes = true } = {}) {
   const skipped = await openssl();
-  // Its etcd is built with it.
-  if (withKubernetes || kinds.includes("etcd")) skipped.push(...(await kubernetes()));
-  for (const kind of kinds) {
+  // That takes the processors, what else is brought the network.
+  const built = withKubernetes || kinds.includes("etcd") ? kubernetes() : [];
+  for (const kind of etcdLast(kinds)) {
+    // It is built with Kubernetes.
+    if (kind === "etcd") await built;
     const { name, bring } = KINDS[kind];
     const found = findServer(kind, env) || (await brought(bring));
     if (found) env[variableOf(kind)] = found;
     else skipped.push(`tests with ${name}: ${whyMissing(kind)}`);
   }
-  return skipped;
+  return [...skipped, ...(await built)];
+}
+
+function etcdLast(kinds) {
+  return kinds.toSorted((a, b) => Number(a === "etcd") - Number(b === "etcd"));
 }
 
 async function brought(bring) {

@@ -73,8 +73,20 @@ export function asRoot(...command) {
 /** By which packages are told not to start their services. */
 const POLICY = "/usr/sbin/policy-rc.d";
 let updated = false;
+let lastApt = Promise.resolve();
 
-export async function aptInstall(...names) {
+/** apt takes one command at a time, and refuses others. */
+function whenAptIsFree(use) {
+  const used = lastApt.then(use);
+  lastApt = used.catch(() => {});
+  return used;
+}
+
+export function aptInstall(...names) {
+  return whenAptIsFree(() => install(names));
+}
+
+async function install(names) {
   console.log(`Bringing ${bold(names.join(", "))} ...`);
   // An old list may be good enough, and what is wrong with it the next command says.
   if (!updated) await asRoot("apt-get", "update", "-q").catch(() => {});
@@ -94,8 +106,11 @@ export async function aptInstall(...names) {
  * A package of Debian, unpacked and not installed, so that it starts no service and needs no rights: for programs
  * that need no other package. Of another release, where the machine's own has it no more.
  */
-export async function bringDeb(package_, program, release) {
-  if (!debian) return;
+export function bringDeb(package_, program, release) {
+  return debian ? whenAptIsFree(() => unpackDeb(package_, program, release)) : undefined;
+}
+
+async function unpackDeb(package_, program, release) {
   console.log(`Bringing ${bold(package_)} ...`);
   const what = release ? `${package_}-${release}` : package_;
   await unpack(what, async (aside) => {
