@@ -50,7 +50,8 @@ export const version: string;
  *   `deregisteredFn` still waits. The lease of a term that ended by `stop()` or `stepDown()` is kept until
  *   all `deregisteredFn`s have ended (at most `stopTimeout`), so that no successor starts before.
  * - Both may be asynchronous. What they throw or reject with is logged, with the election, the token and
- *   the function's name, and changes nothing: the election goes on, and it is never an unhandled rejection.
+ *   the function's name, and changes nothing: the election goes on, and it is never an unhandled rejection. Only an
+ *   `fn` that throws because its term has ended is no news.
  * - When a term begins, `isLeader()` is true first, then `promoted` is emitted, then each `fn` is called, in
  *   the order of registration. When it ends, `isLeader()` is false first, then all signals are aborted, then
  *   `demoted` is emitted, then the `deregisteredFn`s are called.
@@ -278,7 +279,8 @@ export type LossReason =
  * @param work It gets the {@link Term}.
  * @throws {TypeError} if there is no name or no function.
  * @throws {ConfigError} if the name is taken in this thread (by other work, by `whenLeader()` or `useCluster()`, or as
- *   the cluster's default election), or an option is wrong. A name that another thread has taken is told by `done`.
+ *   the cluster's default election), or an option is wrong; also if the cluster runs in this thread already, and another
+ *   thread has taken the name, or the store refuses it. Before that `done` tells of these.
  */
 export function runWhenLeader(
   name: string,
@@ -287,7 +289,7 @@ export function runWhenLeader(
 ): Run;
 
 export interface RunOptions {
-  /** In milliseconds; 450 at least, unless the next two are given. @default 15000 */
+  /** In milliseconds; 450 at least, unless one of the next two is given. @default 15000 */
   leaseDuration?: number;
 
   /** The time between two renewals. @default 2000, or 2/15 of `leaseDuration` if that is less, but 50 at least */
@@ -324,8 +326,8 @@ export interface RunOptions {
   signal?: AbortSignal;
 
   /**
-   * A cluster of its own for this election, beside that of the process; as {@link startCluster} takes it, but no
-   * `LocalCluster`. Its name and times are those of this call. An election of the same name on the cluster of the
+   * A cluster of its own for this election, beside that of the process: its parameters, as {@link startCluster} takes
+   * them, but no `LocalCluster`. Its name and times are those of this call. An election of the same name on the cluster of the
    * process is another one. Under a test cluster it is not used.
    */
   cluster?: Exclude<ClusterConfig, LocalClusterConfig>;
@@ -351,8 +353,8 @@ export interface Run extends EventEmitter<RunEvents> {
 
   /**
    * Resolves when it was stopped and its work has ended; the name is free again then. Rejects if this instance cannot
-   * take part in the election, because the store does not take its name or lease, or because the cluster that was found
-   * cannot be started; never an unhandled rejection.
+   * take part in the election, because the cluster that was found cannot be started, or (where it did not run when
+   * this began) the store does not take its name or lease, or another thread has the name; never an unhandled rejection.
    * Whoever reads it keeps the process alive until then, also as a follower: `await runWhenLeader(…).done`.
    */
   readonly done: Promise<void>;
@@ -760,9 +762,10 @@ export interface CommonConfig {
   onRenewError?: "stepDown" | "retry";
 
   /**
-   * How long a leader trusts its last renewal: at most `leaseDuration - max(250, 1 %)`.
+   * How long a leader trusts its last renewal: at most `leaseDuration - max(250, 1 %)`; with `onOverrun: "exit"`
+   * another `min(250, 5 %)` less, in which callbacks may end.
    *
-   * @default min((leaseDuration + renewInterval) / 2, leaseDuration - max(250, 1 %))
+   * @default min((leaseDuration + renewInterval) / 2, that most)
    */
   leadLimit?: number;
 
@@ -983,7 +986,7 @@ export interface ElectionError extends Error {
    * - `WHENLEADER_STORE`: the store fails, or the election on it; `reason` says how
    * - `WHENLEADER_OVERRUN`: callbacks of a lost term have not ended although its lease is about to
    * - `WHENLEADER_TIMEOUT`, `WHENLEADER_STOPPED`: of `waitUntilLeader()`; the first one also of a transaction that took
-   *   too long
+   *   too long, the second one of a `startCluster()` that was stopped meanwhile
    * - `WHENLEADER_TRANSACTION`: of {@link Term.transaction} and {@link Term.verify}; `reason` says what
    */
   readonly code:

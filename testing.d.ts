@@ -36,8 +36,8 @@ import type { Awaitable, Leader, LeaseStore, Logger, LossReason, Term } from "./
  * leads before {@link TestElection.promote}.
  *
  * Time is the test's: the lease is renewed, runs out, and pauses end only in {@link TestCluster.advance}. Also the
- * timeouts of `waitUntilLeader()`, of calls made while the test cluster runs. No native code is loaded, no thread is
- * started, no file is written and no timer is left behind.
+ * timeouts of `waitUntilLeader()`, of calls made while the test cluster runs. No native code is loaded (but to check
+ * options of `runWhenLeader()`), no thread is started, no file is written and no timer is left behind.
  *
  * Many can follow each other in one process, one at a time: await {@link TestCluster.restore} before the next.
  *

@@ -1,11 +1,13 @@
 // Transactions that a deposed leader cannot commit, with every client, on real databases.
 import assert from "node:assert/strict";
 import { spawnSync } from "node:child_process";
+import { once } from "node:events";
 import { writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { after, before, describe, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import whenleader from "../index.js";
+import cancel from "../lib/fence/cancel.js";
 import child from "./support/child.js";
 import { isMissing, Server, serverProgram } from "./support/servers.mjs";
 import { DATABASES, Interceptor } from "./support/sql-clients.mjs";
@@ -13,6 +15,7 @@ import { NEEDED } from "./support/stores.mjs";
 import temp from "./support/temp.js";
 
 const { LeadershipLostError, startCluster, stopCluster, useCluster } = whenleader;
+const { CANCEL_TIME } = cancel;
 const { PATIENCE, Program, ROOT } = child;
 const { newFolder } = temp;
 
@@ -941,6 +944,63 @@ for (const [name, database] of databases) {
       },
     );
 
+    const overOwnPool = database.clients.find(({ name }) => name.startsWith("knex"));
+    test(`${overOwnPool.name}: a pool of the application's own gets its connection back also after knex.destroy()`, async (t) => {
+      if (!server) return t.skip("no server");
+      const [own] = database.clients;
+      const { election, term } = await newTerm(t);
+      const connections = own.pool(server.url, 1);
+      t.after(() => own.close(connections));
+      const over = () => overOwnPool.over(connections);
+
+      const first = over();
+      await term.transaction(first, async (tx) => {
+        await overOwnPool.rows(tx, `INSERT INTO done VALUES ('${election}')`);
+        await first.destroy();
+      });
+      assert.equal(await count(election), 1, "and what was committed is told so");
+      await own.rows(connections, "SELECT 1");
+
+      const second = over();
+      const ended = failure(
+        term.transaction(second, async (tx) => {
+          useCluster(election).stepDown();
+          await overOwnPool.rows(tx, database.sleep);
+        }),
+      );
+      assert.equal((await ended).code, "WHENLEADER_LOST");
+      await second.destroy();
+      await own.rows(connections, "SELECT 1");
+      await untilNothingIsOpen();
+    });
+
+    if (name !== "postgres") {
+      for (const client of database.clients) {
+        test(`${client.name}: a session without autocommit keeps no transaction open, and may have any isolation`, async (t) => {
+          if (!server) return t.skip("no server");
+          const pool = client.pool(server.url, 1);
+          t.after(() => client.close(pool));
+          const { election, term } = await newTerm(t);
+          await client.rows(pool, "SET SESSION autocommit = 0");
+          for (const isolationLevel of [undefined, "read committed", "serializable"]) {
+            await term.transaction(
+              pool,
+              (tx) => client.rows(tx, `INSERT INTO done VALUES ('${election}')`),
+              /** @type {any} */ ({ isolationLevel }),
+            );
+          }
+          assert.equal(await count(election), 3);
+          await untilNothingIsOpen();
+          await takeOver(election);
+          const taken = await failure(term.transaction(pool, () => assert.fail("it is called")));
+          assert.equal(taken.reason, "taken");
+          await untilNothingIsOpen();
+          const [{ own }] = await client.rows(pool, "SELECT @@SESSION.autocommit AS own");
+          assert.equal(own, 0);
+        });
+      }
+    }
+
     if (name === "postgres") {
       test("postgres: a cursor that is left in the middle ends with the function", async (t) => {
         if (!server) return t.skip("no server");
@@ -961,6 +1021,82 @@ for (const [name, database] of databases) {
           });
         }
         assert.equal(await count(election), 4);
+      });
+
+      test("postgres: a cursor that was read to its end by its iterator holds up no rollback", async (t) => {
+        if (!server) return t.skip("no server");
+        const client = database.clients.find((one) => one.name === "postgres");
+        const pool = client.pool(server.url, 1);
+        t.after(() => client.close(pool));
+        const { election, term } = await newTerm(t);
+        let read = 0;
+        const failed = failure(
+          term.transaction(pool, async (tx) => {
+            for await (const rows of tx`SELECT * FROM generate_series(1, 5)`.cursor(2))
+              read += rows.length;
+            // Not a statement that anybody would have to cancel.
+            await new Promise(() => {});
+          }),
+        );
+        await until(() => read === 5, "it is read");
+        useCluster(election).stepDown();
+        assert.equal((await failed).code, "WHENLEADER_LOST");
+        const began = performance.now();
+        await pool`SELECT 1`;
+        const took = performance.now() - began;
+        assert.ok(took < CANCEL_TIME / 2, `the connection was back after ${took} ms`);
+      });
+
+      test("postgres: COPY ends with the term, read or not, and its connection is there for others", async (t) => {
+        if (!server) return t.skip("no server");
+        const client = database.clients.find((one) => one.name === "postgres");
+        const much = "SELECT repeat('x', 1000) FROM generate_series(1, 10000000)";
+        const ways = {
+          "read to the end": async (tx) => {
+            const stream = await tx.unsafe("COPY (SELECT 1) TO STDOUT").readable();
+            for await (const _ of stream);
+          },
+          "not read": async (tx) => void (await tx.unsafe(`COPY (${much}) TO STDOUT`).readable()),
+          read: async (tx) => {
+            const stream = await tx.unsafe(`COPY (${much}) TO STDOUT`).readable();
+            (async () => {
+              for await (const _ of stream);
+            })().catch(() => {});
+          },
+          "ceased to read": async (tx) => {
+            const stream = await tx.unsafe(`COPY (${much}) TO STDOUT`).readable();
+            for await (const _ of stream) break;
+          },
+          "not written": async (tx) => void (await tx.unsafe("COPY done FROM STDIN").writable()),
+          written: async (tx) => {
+            const stream = await tx.unsafe("COPY done FROM STDIN").writable();
+            stream.end("x\n");
+            await once(stream, "finish");
+          },
+        };
+        for (const [way, copy] of Object.entries(ways)) {
+          const pool = client.pool(server.url, 1);
+          const { election, term } = await newTerm(t);
+          const begun = withResolvers();
+          const failed = failure(
+            term.transaction(pool, async (tx) => {
+              await client.rows(tx, `INSERT INTO done VALUES ('${election}')`);
+              await copy(tx);
+              begun.resolve();
+              await new Promise(() => {});
+            }),
+          );
+          await begun.promise;
+          useCluster(election).stepDown();
+          assert.equal((await failed).code, "WHENLEADER_LOST", way);
+          const began = performance.now();
+          await pool`SELECT 1`;
+          const took = performance.now() - began;
+          assert.ok(took < CANCEL_TIME / 2, `${way}: the connection was back after ${took} ms`);
+          assert.equal(await count(election), 0);
+          await client.close(pool);
+        }
+        await untilNothingIsOpen();
       });
 
       test("verify() with hold has its limit before it has the lock", async (t) => {

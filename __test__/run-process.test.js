@@ -260,6 +260,32 @@ test(
   },
 );
 
+test("work that outlives its lease after its stop is told of and counted as well", async () => {
+  for (const [stop, more] of [
+    ["stopCluster()", ""],
+    ["run.stop()", ""],
+    ["run.stop()", 'cluster: { type: "StoreCluster", store: "file:own", stopTimeout: 200 },'],
+  ]) {
+    const { code, stdout, stderr } = await runProgram(
+      `const { runWhenLeader } = require("whenleader");
+       const run = runWhenLeader("job", () => {
+         setTimeout(() => ${stop}, 300);
+         return new Promise(() => {});
+       }, { ...${OPTIONS}, ${more} onOverrun: "warn" });
+       require("node:diagnostics_channel").subscribe("whenleader:error", ({ error }) => say(error.code));
+       run.on("overrun", ({ code }) => {
+         say(code, run.overruns);
+         process.exit(0);
+       });
+       setTimeout(() => process.exit(1), 20_000);`,
+      { config: { ...CONFIG, stopTimeout: 200 } },
+    );
+    assert.equal(code, 0, `${stop}: ${stderr}`);
+    assert.equal(stdout, "WHENLEADER_OVERRUN\nWHENLEADER_OVERRUN 1\n");
+    assert.match(stderr, /still run although its lease ends now/);
+  }
+});
+
 test("with onOverrun warn the process goes on, tells of it, and counts it", async () => {
   const { code, stdout, stderr } = await runProgram(
     `const { runWhenLeader } = require("whenleader");

@@ -107,6 +107,8 @@ const { Works, takenName } = require("./works.js");
  * @property {() => void} onLeft  it is over, although nobody here stopped it
  */
 
+/** @typedef {Pick<Apart, "election" | "tell"> & Partial<Apart>} Left */
+
 /** What an implicit local cluster led for, if it only answered. */
 const ASKED = "isLeader(), which answered true";
 
@@ -149,6 +151,13 @@ class Environment {
   #elections = new Map();
   /** Elections beside the cluster, by what the native side calls them. @type {Map<string, Apart>} */
   #apart = new Map();
+  /**
+   * Those that were left, by the same names, until the last callback has ended: the native side tells of one that
+   * outlives its lease.
+   *
+   * @type {Map<string, Left>}
+   */
+  #left = new Map();
   #works = new Works();
   /** Registrations that no election has yet. @type {Map<Registration, Call>} */
   #waiting = new Map();
@@ -571,6 +580,7 @@ class Environment {
     const stop = () =>
       election.stop().finally(() => {
         this.#apart.delete(started.name);
+        this.#followLeft(started.name, apart);
         this.#setNativeLevel();
         unwatch();
         letGo();
@@ -1154,8 +1164,23 @@ class Environment {
       }
     } finally {
       this.#unwatch();
+      for (const [name, election] of this.#elections) {
+        this.#followLeft(name, { election, tell: this.#tellOf(election) });
+      }
       this.#elections.clear();
     }
+  }
+
+  /**
+   * @param {string} name
+   * @param {Left} left
+   */
+  async #followLeft(name, left) {
+    this.#left.set(name, left);
+    await left.election.whenCallbacksEnded(Number.POSITIVE_INFINITY);
+    if (this.#left.get(name) !== left) return;
+    this.#left.delete(name);
+    this.#setNativeLevel();
   }
 
   #unwatch() {
@@ -1278,14 +1303,17 @@ class Environment {
     }
     const apart = this.#apart.get(event.election);
     const election = apart?.election ?? this.#elections.get(event.election);
-    if (election === undefined) return;
+    if (election === undefined) {
+      const left = this.#left.get(event.election);
+      if (event.type === "overrun" && left !== undefined) tellOverrun(left, event);
+      return;
+    }
     if (event.type === "attempt") {
       const { what, outcome, duration, token, traceId } = event;
       announceAttempt(election, { token, traceId, what, outcome, duration });
       return;
     }
-    /** @type {import("./election.js").Emit} */
-    const tell = apart?.tell ?? ((name, ...values) => this.#emit(election, name, values));
+    const tell = apart?.tell ?? this.#tellOf(election);
     switch (event.type) {
       case "promoted":
         election.promoted(event.token, event.traceId);
@@ -1305,21 +1333,7 @@ class Environment {
         }
         break;
       case "overrun":
-        tell(
-          "error",
-          new ElectionError(
-            "WHENLEADER_OVERRUN",
-            `the callbacks of term ${event.token} of "${election.name}" have not ended ` +
-              `${(event.duration / 1000).toFixed(1)} s after it did, and its lease is about to end: another ` +
-              "instance may lead while they still run",
-            {
-              election: election.name,
-              reason: "overrun",
-              token: event.token,
-              traceId: event.traceId,
-            },
-          ),
-        );
+        tellOverrun({ election, tell }, event);
         break;
       case "error": {
         const { code: reason, fatal, message } = event;
@@ -1329,10 +1343,15 @@ class Environment {
     }
   }
 
+  /** @param {Election} election @returns {import("./election.js").Emit} */
+  #tellOf(election) {
+    return (name, ...values) => this.#emit(election, name, values);
+  }
+
   /** That of the election which a record is about. @param {Record<string, string>} fields */
   #logOf({ election, instance }) {
-    const about = [...this.#apart.values()].find(
-      ({ info }) => info.leaseName === election && info.instanceId === instance,
+    const about = [...this.#apart.values(), ...this.#left.values()].find(
+      ({ info }) => info?.leaseName === election && info?.instanceId === instance,
     );
     return about?.log ?? this.log;
   }
@@ -1340,7 +1359,8 @@ class Environment {
   /** The native side tells what any of them writes. */
   #setNativeLevel() {
     if (!this.#attached) return;
-    const logs = [this.log, ...[...this.#apart.values()].map(({ log }) => log)];
+    const others = [...this.#apart.values(), ...this.#left.values()];
+    const logs = [this.log, ...others.flatMap(({ log }) => log ?? [])];
     this.#native.setLogLevel(mostVerbose(logs));
   }
 
@@ -1409,6 +1429,18 @@ class Environment {
       if (Cluster.electionOf(cluster) === election) Cluster.giveUpWait(cluster);
     }
   }
+}
+
+/**
+ * @param {Left} about
+ * @param {Extract<NativeEvent, { type: "overrun" }>} event
+ */
+function tellOverrun({ election: { name }, tell }, { token, traceId, duration }) {
+  const message =
+    `the callbacks of term ${token} of "${name}" have not ended ${(duration / 1000).toFixed(1)} s after it did, and its ` +
+    "lease is about to end: another instance may lead while they still run";
+  const details = { election: name, reason: "overrun", token, traceId };
+  tell("error", new ElectionError("WHENLEADER_OVERRUN", message, details));
 }
 
 /** @param {import("./term.js").Term} term */

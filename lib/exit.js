@@ -87,6 +87,12 @@ class SignalListener {
 }
 
 /**
+ * So much before the end of `stopTimeout`, in milliseconds: then the native side leaves a lease to its expiry whose
+ * callbacks have not ended, and here it is released, since they end with the process.
+ */
+const LAST_WORD = 100;
+
+/**
  * Resolves when it has stopped, or its time is over. Never rejects.
  *
  * @param {Watch} watch
@@ -96,7 +102,7 @@ class SignalListener {
 function stopWithin({ stop, stopTimeout, log }, signal) {
   log.info(`${signal}: stopping, then ending`);
   return new Promise((resolve) => {
-    const noLimit = after(stopTimeout, () => {
+    const noLimit = after(stopTimeout - Math.min(stopTimeout / 4, LAST_WORD), () => {
       log.warn(
         `${signal}: the stop has not ended within stopTimeout, ${stopTimeout} ms; the process ends, and what still ` +
           "runs ends with it",

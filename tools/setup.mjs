@@ -136,6 +136,7 @@ export async function setup({ release = false, meanwhile } = {}) {
     if (lines.length > 0) throw new SetupFailed(lines.join("\n"));
     await installPackages();
     other = meanwhile?.();
+    other?.catch(() => {}); // It is waited for below.
     await buildAddon({ release });
   } catch (error) {
     if (!(error instanceof SetupFailed)) throw error;

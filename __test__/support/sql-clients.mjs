@@ -146,6 +146,7 @@ const knex = (client) => ({
       // It tells of connections that were destroyed.
       log: { warn() {} },
     }),
+  over: (connectionPool) => require("knex")({ client, connectionPool, log: { warn() {} } }),
   ...(client === "pg" && { impatient: { query_timeout: 300 } }),
   rows: async (tx, sql) => {
     const answer = await tx.raw(sql);

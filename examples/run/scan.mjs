@@ -14,8 +14,8 @@ const POLL = 1_000;
 // Work that outlives its lease ends its process, so nothing may wait for longer. A term that is lost is over after 2/3 of
 // the lease, and the process ends 250 ms (or 1 %) before the whole of it: 15000 - 10000 - 250 leaves 4750 ms. All that
 // waits is given up when the term ends, but for a COMMIT that is under way, which takes as long as its transaction may: a
-// quarter of the lease, 3750 ms. It fits in from a lease of 3 s on. That is also how long a leader that stands still can
-// lock anything: then the server ends its transaction.
+// quarter of the lease, 3750 ms. It fits in from a lease of 3 s on. A leader that stands still can lock something for that
+// and 250 ms, from its last statement on: then the server ends its transaction.
 const patience = Math.floor(leaseDuration / 4);
 const pool = new pg.Pool({
   connectionString: DATABASE_URL,

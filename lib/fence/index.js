@@ -304,17 +304,17 @@ class Guarded {
       session.close(error instanceof Interruption ? error.reason : error);
       if (this.#isCommitting) throw this.#afterCommit(error);
       if (error instanceof Interruption) {
-        session.destroy(toError(error.reason));
+        this.#destroy(toError(error.reason));
         throw error.reason;
       }
       if (!this.#term.isCurrent()) {
         // A server does not wait for a process that did not run.
         const reason = isConnectionLoss(error) ? guess(this.#term, error) : error;
-        session.destroy(toError(reason));
+        this.#destroy(toError(reason));
         throw reason;
       }
       if (this.#isUnsure) {
-        session.destroy(toError(error));
+        this.#destroy(toError(error));
         throw error;
       }
       throw await this.#rollback(hasBegun, error);
@@ -336,7 +336,7 @@ class Guarded {
       if (!(error instanceof Interruption)) throw error;
       // The pool may still give a connection, which nobody needs any more.
       acquired.then(
-        () => this.#session.destroy(toError(error.reason)),
+        () => this.#destroy(toError(error.reason)),
         () => {},
       );
       throw error.reason;
@@ -365,13 +365,13 @@ class Guarded {
   /** @param {unknown} error  of a commit */
   #afterCommit(error) {
     if (error instanceof Uncommitted) {
-      this.#session.destroy(toError(error.reason));
+      this.#destroy(toError(error.reason));
       return error.reason;
     }
     const cause = error instanceof Interruption ? error.reason : error;
     const database = databaseOf(this.#session.dialect);
     const isAnswer = !(error instanceof Interruption) && database?.isAnswer(Object(cause));
-    this.#session.destroy(toError(cause));
+    this.#destroy(toError(cause));
     // It did not do it, and if it waited for too long, that is why.
     if (isAnswer) return this.#term.isCurrent() ? cause : guess(this.#term, cause);
     return commitUnknown(this.#term, cause);
@@ -381,11 +381,19 @@ class Guarded {
   async #giveBack() {
     try {
       await this.#until(this.#rules.after((text) => this.#session.ask(text)));
+      this.#session.release();
     } catch (error) {
-      this.#session.destroy(toError(error instanceof Interruption ? error.reason : error));
-      return;
+      this.#destroy(toError(error instanceof Interruption ? error.reason : error));
     }
-    this.#session.release();
+  }
+
+  /** What is known of the transaction stays true, also if its pool has gone meanwhile. @param {Error} reason */
+  #destroy(reason) {
+    try {
+      this.#session.destroy(reason);
+    } catch {
+      // There is nobody left to give it to.
+    }
   }
 
   get #lastLimit() {
@@ -408,7 +416,7 @@ class Guarded {
         reason = troubleAfter(this.#term, await this.#until(askAfter(check)), error);
       }
     } catch (broken) {
-      this.#session.destroy(toError(broken instanceof Interruption ? broken.reason : broken));
+      this.#destroy(toError(broken instanceof Interruption ? broken.reason : broken));
       return error;
     }
     await this.#giveBack();

@@ -42,6 +42,8 @@ class KnexSession {
   #knex;
   #onBroken;
   #isolationLevel;
+  /** It is `knex.destroy()` that forgets a pool of the application's own, whoever still has a connection of it. @type {any} */
+  #pool = null;
   /** @type {any} */
   #connection = null;
   /** @type {any} */
@@ -67,7 +69,9 @@ class KnexSession {
   }
 
   async acquire() {
-    this.#connection = await this.#knex.client.acquireConnection();
+    const { client } = this.#knex;
+    this.#pool = client.pool;
+    this.#connection = await client.acquireConnection();
     this.#connection.on?.("error", this.#onBroken);
   }
 
@@ -131,7 +135,13 @@ class KnexSession {
 
   release() {
     this.#connection.off?.("error", this.#onBroken);
-    this.#knex.client.releaseConnection(this.#connection);
+    this.#toPool();
+  }
+
+  #toPool() {
+    const { client } = this.#knex;
+    if (client.pool === undefined) this.#pool?.release(this.#connection);
+    else client.releaseConnection(this.#connection);
   }
 
   /** @param {Error} reason */
@@ -140,7 +150,7 @@ class KnexSession {
     if (connection === null) return;
     const { client } = this.#knex;
     const giveBack = () => {
-      client.releaseConnection(connection);
+      this.#toPool();
       // knex itself has to hear that it is over.
       this.rollback().catch(() => {});
     };

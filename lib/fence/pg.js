@@ -130,15 +130,28 @@ function isAsking(client) {
 }
 
 /**
- * Rolls back, then closes. The end of a connection would end no statement that runs: the server looks for it only
- * between two of them. So that is cancelled, again and again: it may have been on its way when it was cancelled. So is
- * whatever keeps the rollback waiting.
+ * Rolls back, then closes, and never throws: nobody waits for it, and by then the pool itself may have gone.
  *
  * @param {any} client
  * @param {(text: string) => Promise<unknown>} query  of that client
  * @param {() => void} close
  */
-async function endPg(client, query, close) {
+function endPg(client, query, close) {
+  rollBackAnyway(client, query)
+    .catch(() => {})
+    .then(close)
+    .catch(() => {});
+}
+
+/**
+ * The end of a connection would end no statement that runs: the server looks for it only between two of them. So that
+ * is cancelled, again and again: it may have been on its way when it was cancelled. So is whatever keeps the rollback
+ * waiting.
+ *
+ * @param {any} client
+ * @param {(text: string) => Promise<unknown>} query
+ */
+async function rollBackAnyway(client, query) {
   const isBusy = isAsking(client);
   let isOver = false;
   const over = query("ROLLBACK").then(
@@ -154,7 +167,6 @@ async function endPg(client, query, close) {
     if (isBusy || tries > 0) cancelPg(client);
     await Promise.race([over, pause(CANCEL_PAUSE)]);
   }
-  close();
 }
 
 /** @param {any} client */

@@ -43,7 +43,7 @@ class PostgresSession {
   #gate;
   /** What the client may be told of the transaction. @type {string[]} */
   #mode;
-  /** Statements of the application that may run. @type {Set<any>} */
+  /** Statements of the application that may run. @type {Set<Statement>} */
   #running = new Set();
   /** @type {any} */
   #tx = null;
@@ -154,21 +154,21 @@ class PostgresSession {
   destroy(reason) {
     this.#isEnding = true;
     this.#ended.catch(() => {});
-    this.#cancelAll().finally(() => {
+    this.#cancelAll(reason).finally(() => {
       // On a connection that is closed the client's rollback would end the process, by an error that nobody can catch, or
       // fail the transaction that comes next.
       if (!this.#isOver) this.#end?.reject(reason);
     });
   }
 
-  /** Again and again: a statement may have been on its way when it was cancelled. */
-  async #cancelAll() {
+  /** Again and again: a statement may have been on its way when it was cancelled. @param {Error} reason */
+  async #cancelAll(reason) {
     // Perhaps the server has closed the connection.
     await pause(NEWS_PAUSE);
     const until = performance.now() + CANCEL_TIME;
     while (this.#running.size > 0 && performance.now() < until) {
-      const running = [...this.#running].filter((query) => query.active);
-      const sent = running.map((query) => query.canceller?.(query));
+      const running = [...this.#running].filter((statement) => statement.isActive);
+      const sent = running.map((statement) => statement.cancel(reason));
       // To the end: a cancellation that comes late would meet the rollback.
       await Promise.race([Promise.allSettled(sent), pause(until - performance.now())]);
       if (this.#running.size > 0) await pause(CANCEL_PAUSE);
@@ -254,12 +254,8 @@ class PostgresSession {
     const sendOpen = (/** @type {any} */ sent) => {
       const objection = this.#gate.objection(sent.strings?.[0]);
       if (objection !== undefined) return sent.reject(objection);
-      this.#running.add(sent);
-      const over = () => this.#running.delete(sent);
-      Promise.prototype.then.call(sent, over, (error) => {
-        over();
-        onFailure(error);
-      });
+      const statement = new Statement(sent, onFailure, () => this.#running.delete(statement));
+      this.#running.add(statement);
       send(sent);
     };
     query.handler =
@@ -267,6 +263,65 @@ class PostgresSession {
         ? sendOpen
         : (/** @type {any} */ sent) => complete(sent).then(() => sendOpen(sent), sent.reject);
     return query;
+  }
+}
+
+/** A statement that was sent, until the server has answered to the whole of it. */
+class Statement {
+  #query;
+  #isActive = false;
+  /** Of a COPY, which the client takes for answered when its data begin to flow. @type {any} */
+  #stream = null;
+  #isStreaming;
+
+  /**
+   * @param {any} query
+   * @param {(error: unknown) => void} onFailure
+   * @param {() => void} onOver
+   */
+  constructor(query, onFailure, onOver) {
+    this.#query = query;
+    this.#isStreaming = Boolean(query.streaming);
+    // Whoever reads a cursor by its iterator takes the place of the promise; all that is left to see is this.
+    Object.defineProperty(query, "active", {
+      get: () => this.#isActive,
+      set: (isActive) => {
+        if (!isActive && this.#isActive && this.#isStreaming) {
+          this.#isStreaming = false; // Not for its end yet.
+          return;
+        }
+        this.#isActive = isActive;
+        if (!isActive) onOver();
+      },
+    });
+    Promise.prototype.then.call(
+      query,
+      (value) => {
+        if (typeof value?.pipe === "function") this.#stream = value;
+        else onOver();
+      },
+      (error) => {
+        onOver();
+        onFailure(error);
+      },
+    );
+  }
+
+  get isActive() {
+    return this.#isActive;
+  }
+
+  /** @param {Error} reason */
+  cancel(reason) {
+    const stream = this.#stream;
+    if (stream !== null) {
+      // Somebody who has ceased to read it would keep the client from reading on.
+      stream.push = () => true;
+      stream._read?.();
+      stream.on("error", () => {});
+      stream.destroy(reason);
+    }
+    return this.#query.canceller?.(this.#query);
   }
 }
 

@@ -233,7 +233,9 @@ const mysql = {
     return {
       // Not inside: where the isolation is SERIALIZABLE, what is read there is locked, also against renewals.
       async before(ask) {
+        const began = await settings.isAlwaysInside(ask);
         const word = await ask(statements.check);
+        if (began) await ask("ROLLBACK");
         if (word !== "current") return word;
         if (limit !== undefined) await settings.limit(ask, limit, true);
         await settings.neverCommit(ask);
@@ -381,6 +383,11 @@ class Settings {
     await ask(`SET SESSION wait_timeout = ${Math.min(wait, seconds)}${statements}`);
   }
 
+  /** Whether whatever reads a table begins a transaction. @param {Ask} ask */
+  async isAlwaysInside(ask) {
+    return (await this.#known(ask)).autocommit === 0;
+  }
+
   /**
    * Where the transaction ends before its time, what comes after it begins another one, which is rolled back.
    *
@@ -407,6 +414,8 @@ class Settings {
   async restore(ask) {
     if (this.#own === null) return;
     const { wait, lock, autocommit, statement } = this.#own;
+    // What was read since the end of the transaction began another one, which the change of `autocommit` ends else.
+    if (autocommit === 0) await ask("ROLLBACK");
     const waiting = `SET SESSION autocommit = ${autocommit}, innodb_lock_wait_timeout = ${lock}`;
     const statements = statement === undefined ? "" : `, max_statement_time = ${statement}`;
     await ask(this.#isLimited ? `${waiting}, wait_timeout = ${wait}${statements}` : waiting);

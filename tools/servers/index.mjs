@@ -18,7 +18,8 @@ const NEEDED = Object.keys(KINDS).filter((kind) => !KINDS[kind].named);
 export async function servers(kinds = NEEDED, { withKubernetes = true } = {}) {
   const skipped = await openssl();
   // That takes the processors, what else is brought the network.
-  const built = withKubernetes || kinds.includes("etcd") ? kubernetes() : [];
+  const built = withKubernetes || kinds.includes("etcd") ? kubernetes() : Promise.resolve([]);
+  built.catch(() => {}); // It is waited for below.
   for (const kind of etcdLast(kinds)) {
     // It is built with Kubernetes.
     if (kind === "etcd") await built;
