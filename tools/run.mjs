@@ -35,7 +35,7 @@ export function npm(...args) {
 }
 
 /** The command, for what has the processor when nobody else wants it. */
-export const last = (command) => (windows ? command : ["nice", "-n", "19", ...command]);
+export const last = (command) => (windows ? command : ["nice", "-n", "10", ...command]);
 
 /**
  * Runs a program to its end. With `show` its output goes to the terminal, too.

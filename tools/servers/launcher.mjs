@@ -24,6 +24,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 
 /** Far longer than any server takes on a busy machine. */
 const TIME_TO_START = 120_000;
+const TIME_TO_STOP = 5_000;
 const TAKEN = /address (is )?already in use|EADDRINUSE/i;
 
 /** On Linux the kernel ends the programs even if this process is killed. */
@@ -119,7 +120,7 @@ export class Launcher {
   }
 
   /** It stands still, with all that it started: connections are taken, and nothing is answered. */
-  freeze(name) {
+  async freeze(name) {
     const pids = this.#family(name);
     // The kernel kills the program if this process dies, but not those that it started and that stand still.
     if (pids.length > 1) {
@@ -127,6 +128,9 @@ export class Launcher {
       const stdio = ["pipe", "ignore", "ignore"];
       this.#watchdogs.set(name, spawn("sh", ["-c", script], { stdio }));
     }
+    // One that waits for the processor stops when it has it next, and its other threads work until then.
+    const end = Date.now() + TIME_TO_STOP;
+    while (!pids.every(standsStill) && Date.now() < end) await sleep(1);
   }
 
   thaw(name) {
@@ -303,6 +307,24 @@ function signal(pid, name) {
   try {
     process.kill(pid, name);
   } catch {}
+}
+
+/** Each of its threads, as far as the system tells. */
+function standsStill(pid) {
+  const folder = `/proc/${pid}/task`;
+  return orNothing(() => readdirSync(folder), []).every((thread) => {
+    const stat = orNothing(() => readFileSync(join(folder, thread, "stat"), "utf8"), "");
+    return /^[TtZX]?$/.test(stat.slice(stat.lastIndexOf(")") + 2)[0] ?? "");
+  });
+}
+
+/** What has ended meanwhile, or is not told of here. */
+function orNothing(read, nothing) {
+  try {
+    return read();
+  } catch {
+    return nothing;
+  }
 }
 
 function childrenOf(pid) {
