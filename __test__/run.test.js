@@ -717,7 +717,8 @@ test("nothing is left of a thousand pieces of work that were stopped", async () 
   }
   assert.equal(listeners, 0);
   const alive = await aliveAfterCollection(works);
-  assert.ok(alive < 5, `${alive} of 1000`);
+  // What the engine itself still has in hand is one of them, or none.
+  assert.ok(alive <= 1, `${alive} of 1000`);
   // Node.js warns of more than ten.
   const many = Array.from({ length: 20 }, (_, i) =>
     environment.runWhenLeader(`job ${i}`, () => {}, { ...HOW, signal: counted }),

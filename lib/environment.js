@@ -581,7 +581,6 @@ class Environment {
       election.stop().finally(() => {
         this.#apart.delete(started.name);
         this.#followLeft(started.name, apart);
-        this.#setNativeLevel();
         unwatch();
         letGo();
       });

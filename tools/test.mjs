@@ -81,7 +81,7 @@ async function rust() {
   // Those of the stores wait most of the time, the election's compute.
   await Promise.all([
     step("tests of the stores", test("--test", "conformance"), countCargo),
-    step("all other tests", last(test("--package", "whenleader")), countCargo),
+    step("all other tests", last(test("--workspace", "--exclude", "conformance")), countCargo),
   ]);
 }
 
